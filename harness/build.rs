@@ -1,0 +1,6 @@
+//! Scenarios and captures are compiled into the binary: it is rebuilt when they change.
+
+fn main() {
+    println!("cargo:rerun-if-changed=../scenarios");
+    println!("cargo:rerun-if-changed=../golden/captures");
+}
