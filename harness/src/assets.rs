@@ -1,0 +1,98 @@
+//! Where scenarios and captures are: in a checkout, or inside this binary.
+
+use std::path::{Path, PathBuf};
+
+use include_dir::{Dir, include_dir};
+use thiserror::Error;
+
+// build.rs has this crate rebuilt when they change.
+static SCENARIOS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../scenarios");
+static CAPTURES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../golden/captures");
+
+/// The folders that faultlab reads.
+#[derive(Debug)]
+pub struct Assets {
+    /// `scenarios/`
+    pub scenarios: PathBuf,
+    /// `golden/captures/`
+    pub captures: PathBuf,
+    /// `golden/snapshots/`; a copy that was unpacked from the binary has none.
+    pub snapshots: Option<PathBuf>,
+    /// Keeps an unpacked copy for as long as it is used.
+    _unpacked: Option<tempfile::TempDir>,
+}
+
+/// No assets.
+#[derive(Debug, Error)]
+pub enum AssetsError {
+    /// The folder that the user named is none.
+    #[error("{0} is not a faultlab checkout: it has no folder `scenarios`")]
+    NotACheckout(String),
+    /// The copy in the binary could not be unpacked.
+    #[error("failed to unpack the built-in scenarios: {0}")]
+    Unpack(#[from] std::io::Error),
+}
+
+impl Assets {
+    /// `root`, if the user named one; else the checkout around `here`; else the copy in this binary.
+    pub fn find(root: Option<&Path>, here: &Path) -> Result<Self, AssetsError> {
+        if let Some(root) = root {
+            return Self::checkout(root).ok_or_else(|| AssetsError::NotACheckout(root.display().to_string()));
+        }
+        match here.ancestors().find_map(Self::around) {
+            Some(assets) => Ok(assets),
+            None => Self::unpack(),
+        }
+    }
+
+    fn checkout(root: &Path) -> Option<Self> {
+        let root = std::path::absolute(root).ok()?;
+        let scenarios = root.join("scenarios");
+        scenarios.is_dir().then(|| Self {
+            scenarios,
+            captures: root.join("golden/captures"),
+            snapshots: Some(root.join("golden/snapshots")),
+            _unpacked: None,
+        })
+    }
+
+    /// Other projects have a folder `scenarios` too: a checkout of faultlab's kind also has `golden`.
+    fn around(folder: &Path) -> Option<Self> {
+        folder.join("golden").is_dir().then(|| Self::checkout(folder)).flatten()
+    }
+
+    fn unpack() -> Result<Self, AssetsError> {
+        let folder = tempfile::Builder::new().prefix("faultlab-").tempdir()?;
+        let (scenarios, captures) = (folder.path().join("scenarios"), folder.path().join("captures"));
+        for (dir, path) in [(&SCENARIOS, &scenarios), (&CAPTURES, &captures)] {
+            std::fs::create_dir_all(path)?;
+            dir.extract(path)?;
+        }
+        Ok(Self { scenarios, captures, snapshots: None, _unpacked: Some(folder) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_binary_carries_a_complete_copy() -> Result<(), Box<dyn std::error::Error>> {
+        let elsewhere = tempfile::tempdir()?;
+        let unpacked = Assets::find(None, elsewhere.path())?;
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let ids = crate::scenario::ids(&unpacked.scenarios)?;
+        assert_eq!(ids, crate::scenario::ids(&checkout.join("scenarios"))?);
+        assert!(!ids.is_empty());
+        assert_eq!(
+            crate::backend::stacks(&unpacked.captures),
+            crate::backend::stacks(&checkout.join("golden/captures"))
+        );
+        Ok(())
+    }
+
+    #[test]
+    fn a_named_root_must_be_a_checkout() {
+        assert!(Assets::find(Some(Path::new("/nowhere")), Path::new("/")).is_err());
+    }
+}

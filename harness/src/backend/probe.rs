@@ -1,0 +1,283 @@
+//! Finds out what the machine has. Each question is a short process of its own with a time limit, so that a
+//! broken driver or interpreter can neither hang nor crash faultlab.
+
+#![expect(clippy::disallowed_methods, reason = "this is the place that starts processes")]
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use regex::Regex;
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+
+use super::docker;
+use crate::host::{Gpu, Host, Missing, Probed, Program, Python, PythonFolders, Torch};
+
+/// The hidden subcommand that asks the CUDA driver, in a process of its own.
+pub const GPU_SUBCOMMAND: &str = "__probe-gpu";
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Programs that tools of the field need: name, argument that prints the version, purpose, how to get it.
+const PROGRAMS: &[(&str, &str, &str, &str)] = &[
+    ("nvidia-smi", "--version", "driver and GPU state", "it comes with the NVIDIA driver"),
+    (
+        "compute-sanitizer",
+        "--version",
+        "memory and race checks in kernels",
+        "CUDA toolkit, or `pip install nvidia-cuda-sanitizer-api`",
+    ),
+    (
+        "cuda-gdb",
+        "--version",
+        "GPU core dumps, stops inside kernels",
+        "CUDA toolkit, or Debian's nvidia-cuda-gdb (non-free)",
+    ),
+    ("nsys", "--version", "timelines of launches", "Nsight Systems, or Debian's nsight-systems (non-free)"),
+    ("gdb", "--version", "C++ and Python stacks of the host", "`apt-get install gdb`"),
+    ("nvcc", "--version", "compiling CUDA C++", "CUDA toolkit, or `pip install nvidia-cuda-nvcc`"),
+];
+
+/// Where toolkits put programs that are not on the path.
+const MORE_FOLDERS: &[&str] = &["/usr/local/cuda/bin", "/opt/cuda/bin"];
+
+/// Prints JSON about the interpreter. torch is looked at, not imported: importing takes seconds.
+const ASK_PYTHON: &str = r"
+import importlib.util, json, os, platform, runpy, site, sys, sysconfig
+torch = None
+spec = importlib.util.find_spec('torch')
+packages = list(dict.fromkeys(site.getsitepackages() + [sysconfig.get_paths()['purelib']]))
+if spec and spec.origin:
+    folder = os.path.dirname(spec.origin)
+    packages.insert(0, os.path.dirname(folder))
+    version = runpy.run_path(os.path.join(folder, 'version.py'))
+    torch = {'version': version['__version__'], 'cuda': version.get('cuda')}
+print(json.dumps({'python': {'executable': sys.executable, 'version': platform.python_version(), 'folders': {
+    'prefix': sys.prefix, 'base_prefix': sys.base_prefix, 'stdlib': sysconfig.get_paths()['stdlib'], 'packages': packages}},
+    'torch': torch}))
+";
+
+#[derive(Deserialize)]
+struct PythonAnswer {
+    python: PythonAnswerPython,
+    torch: Option<TorchAnswer>,
+}
+
+#[derive(Deserialize)]
+struct PythonAnswerPython {
+    executable: String,
+    version: String,
+    folders: PythonFolders,
+}
+
+#[derive(Deserialize)]
+struct TorchAnswer {
+    version: String,
+    cuda: Option<String>,
+}
+
+/// What `__probe-gpu` prints.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct GpuAnswer {
+    gpus: Vec<Gpu>,
+    error: Option<String>,
+}
+
+/// Asks everything at once. `faultlab` is this program (for [`GPU_SUBCOMMAND`]), `python` the interpreter to use.
+pub async fn probe(faultlab: &Path, python: &str) -> Host {
+    let (gpus, smi, python, docker) = tokio::join!(gpus(faultlab), nvidia_smi(), ask_python(python), docker::probe());
+    let mut asked = Vec::new();
+    for row in PROGRAMS {
+        asked.push(tokio::spawn(program_version(row.0, row.1, row.3)));
+    }
+    let mut programs = Vec::new();
+    for (row, asked) in PROGRAMS.iter().zip(asked) {
+        if let Ok(version) = asked.await {
+            programs.push(Program { name: row.0.into(), purpose: row.2.into(), version });
+        }
+    }
+    let (python, torch) = match python {
+        Ok((python, torch)) => {
+            let missing = Missing {
+                why: format!("{} has no module torch", python.executable),
+                mend: "`pip install torch` there, or name another interpreter with --python".into(),
+            };
+            (Ok(python), torch.ok_or(missing))
+        }
+        Err(missing) => (Err(missing.clone()), Err(missing)),
+    };
+    Host { os: os(), gpus, driver: driver(), cuda: smi, python, torch, docker, programs }
+}
+
+/// Distribution and kernel.
+fn os() -> String {
+    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).map(|name| name.trim_matches('"'));
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{}, kernel {}", name.unwrap_or(std::env::consts::OS), kernel.trim())
+}
+
+fn driver() -> Probed<String> {
+    let path = "/proc/driver/nvidia/version";
+    let mend = || "install the NVIDIA driver, or pass the GPU into this container or virtual machine".to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| Missing { why: format!("failed to read {path}: {e}"), mend: mend() })?;
+    driver_version(&text).ok_or_else(|| Missing { why: format!("no version in {path}"), mend: mend() })
+}
+
+/// `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build …`
+fn driver_version(text: &str) -> Option<String> {
+    static VERSION: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"\s(\d{3,}\.\d+(?:\.\d+)?)\s").ok());
+    Some(VERSION.as_ref()?.captures(text.lines().next()?)?[1].to_string())
+}
+
+/// `CUDA Version: 13.0`, or `CUDA UMD Version: 13.0` of newer ones, in the table's head.
+fn cuda_version(text: &str) -> Option<String> {
+    static VERSION: LazyLock<Option<Regex>> =
+        LazyLock::new(|| Regex::new(r"CUDA (?:UMD )?Version\s*:\s*(\d+\.\d+)").ok());
+    Some(VERSION.as_ref()?.captures(text)?[1].to_string())
+}
+
+async fn nvidia_smi() -> Probed<String> {
+    let missing = |why: String| Missing { why, mend: "it comes with the NVIDIA driver".into() };
+    let text = output("nvidia-smi", &[]).await.map_err(missing)?;
+    cuda_version(&text).ok_or_else(|| missing("nvidia-smi printed no CUDA version".into()))
+}
+
+async fn gpus(faultlab: &Path) -> Probed<Vec<Gpu>> {
+    let missing = |why: String| Missing {
+        why,
+        mend: "install the NVIDIA driver, or pass the GPU into this container or virtual machine".into(),
+    };
+    let text = output(&faultlab.display().to_string(), &[GPU_SUBCOMMAND]).await.map_err(missing)?;
+    let answer: GpuAnswer =
+        serde_json::from_str(&text).map_err(|e| missing(format!("the GPU probe printed no JSON: {e}")))?;
+    match answer {
+        GpuAnswer { error: Some(why), .. } => Err(missing(why)),
+        GpuAnswer { gpus, .. } if gpus.is_empty() => {
+            Err(missing("the driver lists no GPU (is CUDA_VISIBLE_DEVICES set?)".into()))
+        }
+        GpuAnswer { gpus, .. } => Ok(gpus),
+    }
+}
+
+/// Asks the CUDA driver, which is loaded at run time; the body of [`GPU_SUBCOMMAND`].
+pub fn gpu_answer() -> GpuAnswer {
+    // cudarc panics where there is no library to load.
+    std::panic::set_hook(Box::new(|_| {}));
+    let asked = std::panic::catch_unwind(|| {
+        let count = cudarc::driver::CudaContext::device_count().map_err(|e| format!("the CUDA driver failed: {e}"))?;
+        Ok::<_, String>((0..count).map(gpu).collect::<Vec<_>>())
+    });
+    match asked {
+        Ok(Ok(gpus)) => GpuAnswer { gpus, error: None },
+        Ok(Err(error)) => GpuAnswer { gpus: Vec::new(), error: Some(error) },
+        Err(_) => GpuAnswer {
+            gpus: Vec::new(),
+            error: Some("the CUDA driver library (libcuda.so.1) could not be loaded".into()),
+        },
+    }
+}
+
+/// A context is made on it: that shows that it really works.
+fn gpu(index: i32) -> Gpu {
+    let name = cudarc::driver::result::device::get(index).and_then(cudarc::driver::result::device::get_name);
+    let index = u32::try_from(index).unwrap_or_default();
+    let mut gpu = Gpu {
+        index,
+        name: name.unwrap_or_else(|e| format!("GPU {index} ({e})")),
+        compute_capability: None,
+        memory_bytes: None,
+        trouble: None,
+    };
+    match cudarc::driver::CudaContext::new(index as usize) {
+        Ok(context) => {
+            gpu.compute_capability = context.compute_capability().ok().map(|(major, minor)| format!("{major}.{minor}"));
+            gpu.memory_bytes = context.total_mem().ok().map(|bytes| bytes as u64);
+        }
+        Err(e) => gpu.trouble = Some(format!("no context could be made: {e}")),
+    }
+    gpu
+}
+
+async fn ask_python(python: &str) -> Probed<(Python, Option<Torch>)> {
+    let missing = |why: String| Missing { why, mend: "install Python 3, or name an interpreter with --python".into() };
+    let text = output(python, &["-c", ASK_PYTHON]).await.map_err(missing)?;
+    let answer: PythonAnswer =
+        serde_json::from_str(text.trim()).map_err(|e| missing(format!("{python} did not answer: {e}")))?;
+    let PythonAnswerPython { executable, version, folders } = answer.python;
+    let torch = answer.torch.map(|t| Torch { version: t.version, cuda: t.cuda });
+    Ok((Python { executable, version, folders }, torch))
+}
+
+async fn program_version(name: &str, argument: &str, mend: &str) -> Probed<String> {
+    let missing = |why: String| Missing { why, mend: mend.into() };
+    let elsewhere = MORE_FOLDERS.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.is_file());
+    let mut text = output(name, &[argument]).await;
+    if let (Err(_), Some(path)) = (&text, elsewhere) {
+        text = output(&path.display().to_string(), &[argument]).await;
+    }
+    let text = text.map_err(missing)?;
+    version_line(&text).ok_or_else(|| missing(format!("`{name} {argument}` printed no version")))
+}
+
+/// The first line with a version in it. cuda-gdb's launcher first says which program it starts.
+fn version_line(text: &str) -> Option<String> {
+    static VERSION: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(r"\d+\.\d+").ok());
+    let version = VERSION.as_ref()?;
+    text.lines()
+        .find(|line| version.is_match(line) && !line.starts_with("exec: "))
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+}
+
+/// Standard output of a short command.
+async fn output(program: &str, args: &[&str]) -> Result<String, String> {
+    let child = Command::new(program)
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => format!("{program} was not found"),
+            _ => format!("failed to start {program}: {e}"),
+        })?;
+    let output = tokio::time::timeout(LIMIT, child.wait_with_output())
+        .await
+        .map_err(|_| format!("{program} did not end within {} s", LIMIT.as_secs()))?
+        .map_err(|e| format!("failed to read from {program}: {e}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        return Err(format!("{program} ended with {}: {said}", output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// This program, to be started again as a supervisor or a probe.
+pub fn this_program() -> std::io::Result<PathBuf> {
+    std::env::current_exe()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_read_from_what_programs_print() {
+        let proc = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (a@b)  Tue\nGCC version: gcc 11.4.0 \n";
+        assert_eq!(driver_version(proc).as_deref(), Some("580.159.04"));
+        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n";
+        assert_eq!(driver_version(closed).as_deref(), Some("535.183.01"));
+        let smi = "| NVIDIA-SMI 580.159.04   Driver Version: 580.159.04     CUDA Version: 13.0     |";
+        assert_eq!(cuda_version(smi).as_deref(), Some("13.0"));
+        let nvcc = "nvcc: NVIDIA (R) Cuda compiler driver\nCopyright (c) 2005-2025\nCuda compilation tools, release 13.0, V13.0.88\n";
+        assert_eq!(version_line(nvcc).as_deref(), Some("Cuda compilation tools, release 13.0, V13.0.88"));
+        let cuda_gdb = "exec: /usr/local/cuda/bin/cuda-gdb-python3.12-tui --version\nNVIDIA (R) cuda-gdb 13.0\n";
+        assert_eq!(version_line(cuda_gdb).as_deref(), Some("NVIDIA (R) cuda-gdb 13.0"));
+        assert_eq!(version_line("none"), None);
+    }
+}

@@ -1,0 +1,278 @@
+//! The process between faultlab and a case: `faultlab __supervise`, one per case.
+//!
+//! It is the subreaper of the whole tree below it, so that a grandchild that forks, detaches or changes its
+//! session is still found and killed; and it lives on when faultlab itself is killed, just long enough to see its
+//! standard input close and to clear the tree away. Its own standard output and error are the case's.
+
+#![expect(clippy::disallowed_methods, reason = "this is the place that starts processes")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, BufRead, Read};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::capture::Exit;
+
+/// The hidden subcommand.
+pub const SUBCOMMAND: &str = "__supervise";
+
+/// How often the supervisor looks at its child.
+const TICK: Duration = Duration::from_millis(2);
+
+/// Helpers of a program (Python's resource tracker, say) end a moment after it; only what is there after this
+/// long has been left behind.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// A killed process that is still there after this long hangs in the kernel.
+const KILL_LIMIT: Duration = Duration::from_secs(20);
+
+/// One line of JSON on standard input; the input then stays open for as long as the case may live.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// The case's command.
+    pub argv: Vec<String>,
+    /// Its working directory.
+    pub cwd: PathBuf,
+    /// Seconds.
+    pub deadline_s: f64,
+    /// Variables to read back from the running process.
+    pub watch_env: BTreeSet<String>,
+    /// Where to write the [`Account`].
+    pub account: PathBuf,
+}
+
+/// What the supervisor saw.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Account {
+    /// Why nothing was started.
+    pub not_started: Option<String>,
+    /// How the command ended.
+    pub exit: Exit,
+    /// faultlab closed the input: the case was stopped from outside.
+    pub stopped: bool,
+    /// Seconds from start to end of the command itself.
+    pub elapsed_s: f64,
+    /// Largest resident size of one process of the tree, in bytes.
+    pub peak_rss_bytes: Option<u64>,
+    /// Command lines of processes that outlived the command.
+    pub left_behind: Vec<String>,
+    /// Command lines of processes that could not be killed.
+    pub unkillable: Vec<String>,
+    /// From `/proc/PID/environ` of the running command.
+    pub env_seen: BTreeMap<String, String>,
+}
+
+/// Runs one case. Returns when nothing of its tree is left, or when what is left cannot be killed.
+pub fn supervise() -> io::Result<()> {
+    let mut input = io::stdin().lock();
+    let mut line = String::new();
+    input.read_line(&mut line)?;
+    drop(input);
+    let order: Order = serde_json::from_str(&line).map_err(io::Error::other)?;
+    let account = run(&order)?;
+    // Renamed into place, so that faultlab never reads half of it.
+    let part = order.account.with_extension("part");
+    std::fs::write(&part, serde_json::to_vec(&account)?)?;
+    std::fs::rename(&part, &order.account)
+}
+
+fn run(order: &Order) -> io::Result<Account> {
+    prctl::set_child_subreaper(true)?;
+    let input_closed = watch_input();
+    let mut account = Account {
+        not_started: None,
+        exit: Exit::Code(0),
+        stopped: false,
+        elapsed_s: 0.0,
+        peak_rss_bytes: None,
+        left_behind: Vec::new(),
+        unkillable: Vec::new(),
+        env_seen: BTreeMap::new(),
+    };
+    let Some((program, args)) = order.argv.split_first() else {
+        account.not_started = Some("the command is empty".into());
+        return Ok(account);
+    };
+    let started = Instant::now();
+    let spawned =
+        Command::new(program).args(args).current_dir(&order.cwd).stdin(Stdio::null()).process_group(0).spawn();
+    let child = match spawned {
+        Ok(child) => Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX)),
+        Err(e) => {
+            account.not_started = Some(format!("failed to start {program}: {e}"));
+            return Ok(account);
+        }
+    };
+    account.env_seen = environ(child, &order.watch_env);
+    let deadline = Duration::try_from_secs_f64(order.deadline_s).unwrap_or(Duration::MAX);
+    let mut status = None;
+    while status.is_none() {
+        status = reap(child)?;
+        if status.is_some() {
+            break;
+        }
+        account.stopped = input_closed.load(Ordering::Relaxed);
+        if account.stopped || started.elapsed() >= deadline {
+            break;
+        }
+        std::thread::sleep(TICK);
+    }
+    account.elapsed_s = started.elapsed().as_secs_f64();
+    if status.is_some() {
+        account.left_behind = outlived(child)?;
+    }
+    account.unkillable = kill_tree(child, &mut status)?;
+    account.exit = match status {
+        Some(exit) if account.elapsed_s < order.deadline_s => exit,
+        _ => Exit::Deadline,
+    };
+    account.peak_rss_bytes =
+        getrusage(UsageWho::RUSAGE_CHILDREN).ok().and_then(|u| u64::try_from(u.max_rss()).ok()).map(|kib| kib * 1024);
+    Ok(account)
+}
+
+/// Becomes true when faultlab closes the input, on purpose or by dying.
+fn watch_input() -> Arc<AtomicBool> {
+    let closed = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&closed);
+    std::thread::spawn(move || {
+        let mut rest = [0; 64];
+        while io::stdin().lock().read(&mut rest).is_ok_and(|n| n > 0) {}
+        flag.store(true, Ordering::Relaxed);
+    });
+    closed
+}
+
+/// Collects every child that has ended, adopted orphans too; says how `child` ended, once it has.
+fn reap(child: Pid) -> io::Result<Option<Exit>> {
+    loop {
+        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
+            Ok(WaitStatus::Exited(pid, code)) if pid == child => return Ok(Some(Exit::Code(code))),
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == child => {
+                return Ok(Some(Exit::Signal(signal.as_str().into())));
+            }
+            Ok(WaitStatus::StillAlive) | Err(Errno::ECHILD) => return Ok(None),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// What is still there when the command has ended and the grace is over.
+fn outlived(child: Pid) -> io::Result<Vec<String>> {
+    let until = Instant::now() + GRACE;
+    loop {
+        reap(child)?;
+        let left = descendants();
+        if left.is_empty() {
+            return Ok(Vec::new());
+        }
+        if Instant::now() >= until {
+            return Ok(left.iter().map(|pid| command_line(*pid)).collect());
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+/// Kills everything below this process, again and again until nothing is left: first all are stopped, so that
+/// none can fork while the others die.
+fn kill_tree(child: Pid, status: &mut Option<Exit>) -> io::Result<Vec<String>> {
+    let until = Instant::now() + KILL_LIMIT;
+    loop {
+        let mut seen = BTreeSet::new();
+        loop {
+            let fresh: Vec<i32> = descendants().into_iter().filter(|pid| seen.insert(*pid)).collect();
+            if fresh.is_empty() {
+                break;
+            }
+            for pid in fresh {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGSTOP);
+            }
+        }
+        for pid in &seen {
+            let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
+        }
+        if let Some(exit) = reap(child)? {
+            status.get_or_insert(exit);
+        }
+        let left = descendants();
+        if left.is_empty() {
+            return Ok(Vec::new());
+        }
+        if Instant::now() >= until {
+            return Ok(left.iter().map(|pid| command_line(*pid)).collect());
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+/// All live processes below this one, by `/proc`.
+fn descendants() -> Vec<i32> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
+        if let Some(parent) = live_parent(&entry.path()) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut found = Vec::new();
+    let mut open = vec![i32::try_from(std::process::id()).unwrap_or(0)];
+    while let Some(pid) = open.pop() {
+        if let Some(below) = children.remove(&pid) {
+            found.extend(&below);
+            open.extend(below);
+        }
+    }
+    found
+}
+
+/// The parent of a process that is not a zombie. The name in `stat` may hold anything, so the fields are counted
+/// from its last parenthesis.
+fn live_parent(process: &Path) -> Option<i32> {
+    let stat = std::fs::read(process.join("stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    let parent = fields.next()?.parse().ok()?;
+    (state != "Z" && state != "X").then_some(parent)
+}
+
+/// A process's command line, as far as it can be read.
+fn command_line(pid: i32) -> String {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes).replace('\0', " ");
+    if text.trim().is_empty() { format!("process {pid}") } else { text.trim().to_string() }
+}
+
+/// The wanted variables of a running process. While the kernel still sets the new program up, the file is empty.
+fn environ(pid: Pid, wanted: &BTreeSet<String>) -> BTreeMap<String, String> {
+    let until = Instant::now() + GRACE;
+    let mut bytes = Vec::new();
+    while bytes.is_empty() && Instant::now() < until {
+        match std::fs::read(format!("/proc/{pid}/environ")) {
+            Ok(read) => bytes = read,
+            Err(_) => break,
+        }
+        std::thread::yield_now();
+    }
+    bytes
+        .split(|b| *b == 0)
+        .filter_map(|pair| {
+            let pair = String::from_utf8_lossy(pair);
+            let (key, value) = pair.split_once('=')?;
+            wanted.contains(key).then(|| (key.to_string(), value.to_string()))
+        })
+        .collect()
+}

@@ -1,0 +1,253 @@
+//! What the user can say.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+
+use crate::case::{Mode, Partition};
+use crate::report::Output;
+
+/// Finds the line that caused an asynchronous GPU error, and scores the tools that claim to.
+#[derive(Debug, Parser)]
+#[command(name = "faultlab", version, max_term_width = 110)]
+pub(super) struct Args {
+    /// The checkout to take scenarios and captures from (default: the one around the current folder, else the copy in
+    /// this program)
+    #[arg(long, global = true, env = "FAULTLAB_ROOT", value_name = "DIR")]
+    pub(super) root: Option<PathBuf>,
+
+    /// Colours
+    #[arg(long, global = true, value_enum, default_value_t = ColorChoice::Auto)]
+    pub(super) color: ColorChoice,
+
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ColorChoice {
+    /// At a terminal, unless `NO_COLOR` is set
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// List the scenarios
+    List(ListArgs),
+    /// Show a scenario
+    Show(ShowArgs),
+    /// Say what this machine has, what is missing, and how to get it
+    Doctor(DoctorArgs),
+    /// Run scenarios under tools and report what each tool said
+    Run(RunArgs),
+    /// Write reports of an earlier run
+    Report(ReportArgs),
+    /// Turn the recorded captures into reports and compare them with their snapshots (needs no GPU)
+    Test(TestArgs),
+    /// Run scenarios on this machine's GPU and keep the captures for replays and snapshots
+    Record(RecordArgs),
+    /// Print the JSON Schema of `run.json` and of `--format json`
+    Schema,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct ListArgs {
+    /// The tools too
+    #[arg(long)]
+    pub(super) tools: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct ShowArgs {
+    /// The scenario's id
+    pub(super) id: String,
+
+    /// Print its `scenario.yaml`
+    #[arg(long)]
+    pub(super) yaml: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct DoctorArgs {
+    /// terminal or json
+    #[arg(long, value_enum, default_value_t = DoctorFormat::Terminal)]
+    pub(super) format: DoctorFormat,
+
+    /// The interpreter to look at
+    #[arg(long, default_value = "python3", value_name = "PATH")]
+    pub(super) python: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum DoctorFormat {
+    Terminal,
+    Json,
+}
+
+/// Which cases.
+#[derive(Debug, ClapArgs)]
+pub(super) struct CaseArgs {
+    /// Scenarios, by id
+    #[arg(value_name = "ID", conflicts_with = "all")]
+    pub(super) ids: Vec<String>,
+
+    /// All scenarios
+    #[arg(long)]
+    pub(super) all: bool,
+
+    /// Tools, separated by commas; `all` is all of them
+    #[arg(long, value_delimiter = ',', default_value = "all", value_name = "TOOL")]
+    pub(super) tool: Vec<String>,
+
+    /// Async is how users run a program; sync waits for each launch
+    #[arg(long, value_enum, default_value_t = ModeChoice::Both)]
+    pub(super) mode: ModeChoice,
+
+    /// Leave the fixed programs out
+    #[arg(long)]
+    pub(super) no_twins: bool,
+
+    /// Only part i of n of the cases, for runners side by side
+    #[arg(long, value_name = "i/n")]
+    pub(super) partition: Option<Partition>,
+}
+
+/// How cases run on this machine.
+#[derive(Debug, ClapArgs)]
+pub(super) struct LiveArgs {
+    /// Cases side by side
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub(super) jobs: u16,
+
+    /// Seconds that a case may take before its whole process tree is killed
+    #[arg(long, default_value_t = 120.0, value_name = "S", value_parser = seconds)]
+    pub(super) timeout: f64,
+
+    /// The interpreter that programs are run with
+    #[arg(long, default_value = "python3", value_name = "PATH")]
+    pub(super) python: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ModeChoice {
+    Async,
+    Sync,
+    Both,
+}
+
+impl ModeChoice {
+    pub(super) fn modes(self) -> Vec<Mode> {
+        match self {
+            Self::Async => vec![Mode::Async],
+            Self::Sync => vec![Mode::Sync],
+            Self::Both => vec![Mode::Async, Mode::Sync],
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum BackendChoice {
+    /// Docker with a GPU, then a local GPU, then a replay; says which and why
+    Auto,
+    /// Processes of this machine
+    Local,
+    /// Recorded captures
+    Replay,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum DeviceChoice {
+    /// A GPU; never a silent fall to the CPU
+    Auto,
+    Cuda,
+    Cpu,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct RunArgs {
+    #[command(flatten)]
+    pub(super) cases: CaseArgs,
+
+    #[command(flatten)]
+    pub(super) live: LiveArgs,
+
+    /// Where cases run
+    #[arg(long, value_enum, default_value_t = BackendChoice::Auto)]
+    pub(super) backend: BackendChoice,
+
+    /// Where the tensors live
+    #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
+    pub(super) device: DeviceChoice,
+
+    /// For a replay, the stack whose captures to use (default: the one recorded last)
+    #[arg(long, value_name = "STACK")]
+    pub(super) stack: Option<String>,
+
+    /// Bytes of each output stream to keep; more is cut in the middle and marked
+    #[arg(long, default_value_t = 4 << 20, value_name = "BYTES", value_parser = output_cap)]
+    pub(super) output_cap: usize,
+
+    /// The run's folder (default: a new one below ./faultlab-runs)
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    pub(super) out: Option<PathBuf>,
+
+    /// Go on with an interrupted run: its finished cases stay as they are
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["ids", "all", "partition", "no_twins"])]
+    pub(super) resume: Option<PathBuf>,
+
+    /// terminal, json, junit or markdown, with `:PATH` into a file; may be given several times
+    #[arg(long, default_value = "terminal", value_name = "F[:PATH]")]
+    pub(super) format: Vec<Output>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct ReportArgs {
+    /// The run's folder
+    #[arg(value_name = "RUN-DIR")]
+    pub(super) run: PathBuf,
+
+    /// terminal, json, junit or markdown, with `:PATH` into a file; may be given several times
+    #[arg(long, default_value = "terminal", value_name = "F[:PATH]")]
+    pub(super) format: Vec<Output>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct TestArgs {
+    /// Make the reports as they are now the snapshots
+    #[arg(long)]
+    pub(super) bless: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct RecordArgs {
+    #[command(flatten)]
+    pub(super) cases: CaseArgs,
+
+    #[command(flatten)]
+    pub(super) live: LiveArgs,
+
+    /// Where captures go (default: golden/captures of the checkout)
+    #[arg(long, value_name = "DIR")]
+    pub(super) into: Option<PathBuf>,
+
+    /// Bytes of each output stream to keep; more is cut in the middle and marked
+    #[arg(long, default_value_t = 64 << 10, value_name = "BYTES", value_parser = output_cap)]
+    pub(super) output_cap: usize,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(s) if s > 0.0 && s <= 1e6 => Ok(s),
+        _ => Err("a number of seconds between 0 and 1000000 is wanted".into()),
+    }
+}
+
+/// Less could not hold a traceback.
+fn output_cap(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(bytes) if (4 << 10..=1 << 30).contains(&bytes) => Ok(bytes),
+        _ => Err("a number of bytes between 4096 and 1073741824 is wanted".into()),
+    }
+}

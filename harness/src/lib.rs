@@ -1,0 +1,25 @@
+//! faultlab finds the line that caused an asynchronous GPU error, and scores the tools that claim to.
+//!
+//! [`run`] shows the whole flow; ARCHITECTURE.md says where everything is and what must stay true.
+
+pub mod assets;
+pub mod backend;
+pub mod capture;
+pub mod case;
+pub mod cli;
+pub mod doctor;
+pub mod finding;
+pub mod golden;
+pub mod host;
+pub mod judge;
+pub mod parse;
+pub mod plan;
+pub mod report;
+pub mod results;
+pub mod run;
+pub mod run_dir;
+pub mod scenario;
+pub mod tool;
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,160 @@
+//! Reports: each format is one file over the one [`Run`] model, and a function of it alone.
+
+mod json;
+mod junit;
+mod markdown;
+mod terminal;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::results::Run;
+
+/// A report format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReportFormat {
+    /// For people, at a terminal.
+    Terminal,
+    /// The model itself.
+    Json,
+    /// For CI systems.
+    Junit,
+    /// For issues and chats.
+    Markdown,
+}
+
+impl ReportFormat {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Terminal, Self::Json, Self::Junit, Self::Markdown];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Terminal => "terminal",
+            Self::Json => "json",
+            Self::Junit => "junit",
+            Self::Markdown => "markdown",
+        }
+    }
+
+    /// The report's text. Styling escapes are part of a terminal report only; the caller strips them where
+    /// the output is no terminal.
+    pub fn render(self, run: &Run, layout: Layout) -> String {
+        match self {
+            Self::Terminal => terminal::render(run, layout),
+            Self::Json => json::render(run),
+            Self::Junit => junit::render(run),
+            Self::Markdown => markdown::render(run),
+        }
+    }
+}
+
+impl fmt::Display for ReportFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// How a terminal report is laid out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Columns.
+    pub width: usize,
+}
+
+impl Default for Layout {
+    /// What a pipe or a file gets.
+    fn default() -> Self {
+        Self { width: 120 }
+    }
+}
+
+/// `FORMAT` or `FORMAT:PATH`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Output {
+    /// Which.
+    pub format: ReportFormat,
+    /// Where; `None` is standard output.
+    pub path: Option<PathBuf>,
+}
+
+impl FromStr for Output {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let (name, path) = match s.split_once(':') {
+            Some((_, "")) => return Err(format!("`{s}` names no file behind the colon")),
+            Some((name, path)) => (name, Some(PathBuf::from(path))),
+            None => (s, None),
+        };
+        let format = ReportFormat::ALL.into_iter().find(|f| f.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = ReportFormat::ALL.iter().map(|f| f.name()).collect();
+            format!("unknown format `{name}`; possible: {}", names.join(", "))
+        })?;
+        Ok(Self { format, path })
+    }
+}
+
+/// What a replay must say before anything else; `None` for a live run.
+fn replay_notice(run: &Run) -> Option<String> {
+    let (first, last) = run.settings.recorded?;
+    let day = |t: jiff::Timestamp| t.strftime("%Y-%m-%d").to_string();
+    let when = if day(first) == day(last) { day(first) } else { format!("{} to {}", day(first), day(last)) };
+    Some(format!("REPLAY: nothing was run here. Recorded {when} on {}.", run.settings.stack))
+}
+
+/// The finding that decided a case.
+fn deciding(case: &crate::results::CaseResult) -> Option<&crate::finding::Finding> {
+    case.findings.get(case.outcome.judgement()?.decided_by?)
+}
+
+/// The kernel's bare name, for a narrow column: without return type, template arguments and parameters.
+fn short_kernel(name: &str) -> String {
+    let mut plain = String::new();
+    let mut depth = 0usize;
+    for c in name.replace("(anonymous namespace)::", "").chars() {
+        match c {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            '(' if depth == 0 => break,
+            c if depth == 0 => plain.push(c),
+            _ => {}
+        }
+    }
+    let plain = plain.trim();
+    let last = plain.rsplit([' ', ':']).next().unwrap_or(plain);
+    if last.is_empty() { name.to_string() } else { last.to_string() }
+}
+
+/// `5.2 s`, `310 ms`.
+fn seconds(s: f64) -> String {
+    if s < 0.9995 { format!("{:.0} ms", s * 1000.0) } else { format!("{s:.1} s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_are_shortened_to_their_names() {
+        for (long, short) in [
+            ("nll_loss_forward_reduce_cuda_kernel_2d", "nll_loss_forward_reduce_cuda_kernel_2d"),
+            (
+                "void at::native::(anonymous namespace)::indexSelectSmallIndex<float, long, (int)2>(at::cuda::detail::TensorInfo<T1, T3>)",
+                "indexSelectSmallIndex",
+            ),
+            ("operator()", "operator"),
+            ("<x>", "<x>"),
+        ] {
+            assert_eq!(short_kernel(long), short);
+        }
+    }
+
+    #[test]
+    fn outputs_name_a_format_and_perhaps_a_file() {
+        assert_eq!("json:a:b.json".parse(), Ok(Output { format: ReportFormat::Json, path: Some("a:b.json".into()) }));
+        assert!("jsn".parse::<Output>().is_err_and(|e| e.contains("possible: terminal, json, junit, markdown")));
+        assert!("json:".parse::<Output>().is_err());
+    }
+}
