@@ -24,7 +24,12 @@ pub struct Finding {
 pub enum FindingKind {
     /// The exception that ended the program (or one of its processes).
     Exception,
-    /// An exception that came before it in a chain: shown, never scored.
+    /// A statement of the tool's own, apart from the program's output. Where a tool makes one that names a place,
+    /// nothing else is scored.
+    Report,
+    /// The exception that ended the program, under a tool that speaks for itself: shown, never scored.
+    Ended,
+    /// What surrounds it, such as an earlier exception of a chain: shown, never scored.
     Context,
     /// The text that a failed device-side `assert` prints.
     DeviceAssertion,
@@ -37,7 +42,7 @@ pub enum FindingKind {
 impl FindingKind {
     /// Does the tool claim that its place is where the fault is?
     pub fn is_claim(self) -> bool {
-        matches!(self, Self::Exception | Self::DeviceAssertion | Self::ForwardTrace)
+        matches!(self, Self::Exception | Self::Report | Self::DeviceAssertion | Self::ForwardTrace)
     }
 }
 
@@ -56,9 +61,20 @@ pub struct Location {
     /// A line of device code.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<DeviceLine>,
+    /// The module or operation, by its dotted name: `encoder.layers.3.attn`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub module: Option<String>,
+    /// Offending values, in words: `labels[17] = 10`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
 }
 
 impl Location {
+    /// Does it say anything about where?
+    pub fn names_a_place(&self) -> bool {
+        self.innermost_own().is_some() || self.kernel.is_some() || self.device.is_some()
+    }
+
     /// The innermost frame in the program's own files: what a reader of the traceback takes for the culprit.
     pub fn innermost_own(&self) -> Option<(&str, u32)> {
         self.python.iter().rev().find_map(|f| Some((f.own.as_deref()?, f.line)))

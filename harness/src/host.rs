@@ -191,6 +191,8 @@ pub struct Program {
     pub name: String,
     /// What it is for.
     pub purpose: String,
+    /// Where it is, where it is there.
+    pub path: Option<String>,
     /// The line in which it says its version.
     pub version: Probed<String>,
 }
@@ -205,11 +207,33 @@ pub enum Need {
     Torch,
     /// PyTorch with CUDA (its wheels bring NVRTC, which compiles hand-written kernels).
     Nvrtc,
+    /// `compute-sanitizer`
+    ComputeSanitizer,
+    /// `cuda-gdb`
+    CudaGdb,
+    /// `gdb`
+    Gdb,
+    /// `nsys`
+    Nsys,
+    /// `nvcc`
+    Nvcc,
+    /// The Python module `debugpy`.
+    Debugpy,
 }
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Gpu, Self::Torch, Self::Nvrtc];
+    pub const ALL: [Self; 9] = [
+        Self::Gpu,
+        Self::Torch,
+        Self::Nvrtc,
+        Self::ComputeSanitizer,
+        Self::CudaGdb,
+        Self::Gdb,
+        Self::Nsys,
+        Self::Nvcc,
+        Self::Debugpy,
+    ];
 
     /// The name in `scenario.yaml`.
     pub fn name(self) -> &'static str {
@@ -217,6 +241,12 @@ impl Need {
             Self::Gpu => "gpu",
             Self::Torch => "torch",
             Self::Nvrtc => "nvrtc",
+            Self::ComputeSanitizer => "compute-sanitizer",
+            Self::CudaGdb => "cuda-gdb",
+            Self::Gdb => "gdb",
+            Self::Nsys => "nsys",
+            Self::Nvcc => "nvcc",
+            Self::Debugpy => "debugpy",
         }
     }
 
@@ -237,6 +267,13 @@ impl Need {
                 Ok(Torch { version, cuda: None }) => Err(format!("no NVRTC: torch {version} is a build without CUDA")),
                 Err(missing) => Err(format!("no PyTorch: {missing}")),
             },
+            Self::ComputeSanitizer | Self::CudaGdb | Self::Gdb | Self::Nsys | Self::Nvcc | Self::Debugpy => {
+                match host.programs.iter().find(|p| p.name == self.name()).map(|p| &p.version) {
+                    Some(Ok(_)) => Ok(()),
+                    Some(Err(missing)) => Err(format!("no {}: {missing}", self.name())),
+                    None => Err(format!("no {}", self.name())),
+                }
+            }
         }
     }
 }

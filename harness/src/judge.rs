@@ -4,7 +4,8 @@
 //! 2. On the twin, silence is `CleanAsExpected` and any claim a `FalseAlarm`.
 //! 3. On the program, an exception that is not the scenario's error says nothing about the tool: `ToolFailed`.
 //! 4. Each finding that claims a line of the program is scored by its innermost frame in the program's own files;
-//!    the best score counts. Without such a line the kernel's name counts.
+//!    the best score counts. Without such a line the kernel's name counts. A tool that reports a place of its own is
+//!    judged by its reports alone, not by the traceback that the program prints in any case.
 //! 5. No finding at all: the fault did not happen (`FaultMasked`), or it is of the silent sort (`Undetected`).
 
 use crate::capture::Exit;
@@ -76,13 +77,16 @@ fn judge_twin(exit: &Exit, findings: &[Finding]) -> Outcome {
 fn judge_program(scenario: &Scenario, device: Device, exit: &Exit, findings: &[Finding]) -> Outcome {
     let expected_error = scenario.error(device);
     let foreign = findings.iter().find(|f| {
-        f.kind == FindingKind::Exception
+        matches!(f.kind, FindingKind::Exception | FindingKind::Ended)
             && expected_error.is_none_or(|e| !e.matches(f.error_type.as_deref().unwrap_or_default(), &f.message))
     });
     let ours = findings.iter().any(|f| {
-        f.kind.is_claim()
-            && (f.kind != FindingKind::Exception
-                || expected_error.is_some_and(|e| e.matches(f.error_type.as_deref().unwrap_or_default(), &f.message)))
+        let ended = matches!(f.kind, FindingKind::Exception | FindingKind::Ended);
+        if ended {
+            expected_error.is_some_and(|e| e.matches(f.error_type.as_deref().unwrap_or_default(), &f.message))
+        } else {
+            f.kind.is_claim()
+        }
     });
     match foreign {
         // One process of several may die of something else once the first has died of the fault.
@@ -97,11 +101,13 @@ fn judge_program(scenario: &Scenario, device: Device, exit: &Exit, findings: &[F
         }
         _ => {}
     }
-    let kernel = named_kernel(findings, &scenario.truth);
+    let reports = findings.iter().any(|f| f.kind == FindingKind::Report && f.location.names_a_place());
+    let scored = |f: &Finding| if reports { f.kind == FindingKind::Report } else { f.kind.is_claim() };
+    let kernel = named_kernel(findings.iter().filter(|f| scored(f)), &scenario.truth);
     let best = findings
         .iter()
         .enumerate()
-        .filter(|(_, f)| f.kind.is_claim())
+        .filter(|(_, f)| scored(f))
         .filter_map(|(at, f)| Some((at, place(f.location.innermost_own()?))))
         .map(|(at, named)| (score(&named, &scenario.truth), at, named))
         .max_by_key(|(verdict, at, _)| (rank(*verdict), std::cmp::Reverse(*at)));
@@ -110,7 +116,7 @@ fn judge_program(scenario: &Scenario, device: Device, exit: &Exit, findings: &[F
         return Outcome::Judged(Judgement { verdict, named: Some(named), kernel, decided_by: Some(at), reason });
     }
     if let Some(kernel) = kernel {
-        let at = findings.iter().position(|f| f.location.kernel.is_some());
+        let at = findings.iter().position(|f| scored(f) && f.location.kernel.is_some());
         let verdict = if kernel.right == Some(false) { Verdict::WrongPlace } else { Verdict::KernelOnly };
         let reason = format!("it names the kernel {} and no line of the program", kernel.name);
         return Outcome::Judged(Judgement { verdict, named: None, kernel: Some(kernel), decided_by: at, reason });
@@ -140,7 +146,8 @@ fn judge_program(scenario: &Scenario, device: Device, exit: &Exit, findings: &[F
 }
 
 fn is_missing_module(f: &Finding) -> bool {
-    f.kind == FindingKind::Exception && matches!(f.error_type.as_deref(), Some("ModuleNotFoundError" | "ImportError"))
+    matches!(f.kind, FindingKind::Exception | FindingKind::Ended)
+        && matches!(f.error_type.as_deref(), Some("ModuleNotFoundError" | "ImportError"))
 }
 
 fn place((file, line): (&str, u32)) -> Place {
@@ -169,12 +176,12 @@ fn rank(verdict: Verdict) -> u8 {
 }
 
 /// The first kernel that is the right one, else the first at all.
-fn named_kernel(findings: &[Finding], truth: &Truth) -> Option<NamedKernel> {
+fn named_kernel<'a>(findings: impl Iterator<Item = &'a Finding>, truth: &Truth) -> Option<NamedKernel> {
     let named = |name: &String| NamedKernel {
         name: name.clone(),
         right: truth.kernel.as_ref().map(|pattern| pattern.found_in(name)),
     };
-    let mut kernels = findings.iter().filter_map(|f| f.location.kernel.as_ref()).map(|k| named(&k.name));
+    let mut kernels = findings.filter_map(|f| f.location.kernel.as_ref()).map(|k| named(&k.name));
     let first = kernels.next()?;
     if first.right == Some(true) {
         return Some(first);

@@ -42,7 +42,8 @@ pub fn plan(scenarios: &[Scenario], selection: &Selection, host: Option<&Host>) 
                 for mode in &selection.modes {
                     let case =
                         CaseId { scenario: scenario.id.clone(), subject, tool: tool.id().to_string(), mode: *mode };
-                    let skip = host.and_then(|host| obstacle(scenario, *tool, selection.device, host));
+                    let objection = tool.objection(*mode, selection.device).map(|why| format!("makes no sense: {why}"));
+                    let skip = objection.or_else(|| obstacle(scenario, *tool, selection.device, host?));
                     planned.push(Planned { case, skip });
                 }
             }
@@ -60,6 +61,7 @@ pub(crate) fn obstacle(scenario: &Scenario, tool: &dyn Tool, device: Device, hos
     if let Err(missing) = &host.python {
         return Some(format!("no Python: {missing}"));
     }
+    let device = tool.device(device);
     if device == Device::Cpu && scenario.cpu.is_none() {
         return Some("the scenario has no CPU behaviour: its fault needs a GPU".into());
     }

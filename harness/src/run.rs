@@ -134,7 +134,7 @@ async fn run_case(shared: &Shared, planned: Planned) -> Result<Option<CaseResult
         case,
         scenario,
         tool,
-        device,
+        device: tool.device(device),
         deadline: Duration::from_secs_f64(shared.settings.timeout_s),
         output_cap: shared.settings.output_cap,
         stop: shared.stop.clone(),
@@ -142,7 +142,7 @@ async fn run_case(shared: &Shared, planned: Planned) -> Result<Option<CaseResult
     let captured = shared.backend.capture(&job).await;
     shared.dir.remove_work(&job.case);
     let (result, capture) = match captured {
-        Ok(capture) => (judged(scenario, tool, &capture, shared.settings.timeout_s), Some(capture)),
+        Ok(capture) => (judged(scenario, tool, &capture, &shared.settings), Some(capture)),
         Err(BackendError::Stopped) => return Ok(None),
         Err(BackendError::NotRecorded(reason)) => {
             (without_process(scenario, &job.case, device, Outcome::Skipped { reason }), None)
@@ -158,7 +158,7 @@ async fn run_case(shared: &Shared, planned: Planned) -> Result<Option<CaseResult
 }
 
 /// Capture to result: pure.
-pub fn judged(scenario: &Scenario, tool: &dyn Tool, capture: &Capture, deadline_s: f64) -> CaseResult {
+pub fn judged(scenario: &Scenario, tool: &dyn Tool, capture: &Capture, settings: &Settings) -> CaseResult {
     let meta = &capture.meta;
     let findings = tool.parse(capture);
     let activity = tool.activity(capture, &findings);
@@ -169,7 +169,7 @@ pub fn judged(scenario: &Scenario, tool: &dyn Tool, capture: &Capture, deadline_
         exit: &meta.exit,
         findings: &findings,
         activity: &activity,
-        deadline_s,
+        deadline_s: settings.timeout_s,
     });
     CaseResult {
         process: Some(ProcessView {
@@ -188,7 +188,7 @@ pub fn judged(scenario: &Scenario, tool: &dyn Tool, capture: &Capture, deadline_
             Activity::Unproven(_) => None,
         },
         findings,
-        ..without_process(scenario, &meta.case, meta.device, outcome)
+        ..without_process(scenario, &meta.case, settings.device, outcome)
     }
 }
 
@@ -210,7 +210,7 @@ pub(crate) fn replayed(
 ) -> Option<CaseResult> {
     let Backend::Replay(replay) = backend else { return None };
     match replay.read(scenario, case) {
-        Ok(capture) => Some(judged(scenario, tool, &capture, settings.timeout_s)),
+        Ok(capture) => Some(judged(scenario, tool, &capture, settings)),
         Err(BackendError::NotRecorded(_)) => None,
         Err(e) => Some(without_process(scenario, case, settings.device, Outcome::Infra { reason: e.to_string() })),
     }

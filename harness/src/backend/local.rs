@@ -2,8 +2,9 @@
 
 #![expect(clippy::disallowed_methods, reason = "this is the place that starts processes")]
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -13,14 +14,17 @@ use tokio::process::Command;
 
 use super::supervise::{self, Account, Order};
 use super::{BackendError, Job, case_env};
-use crate::capture::{CappedStream, Capture, Meta, Provenance, SCHEMA_VERSION, Stream};
+use crate::capture::{CappedStream, Capture, Exit, Meta, Provenance, SCHEMA_VERSION};
 use crate::case::Subject;
 use crate::host::Host;
-use crate::tool::{RECORDED, Target};
+use crate::tool::{self, RECORDED, Target, WorkFile};
 
 /// How long a stream may stay open once the supervisor is gone. Longer: something that could not be killed
 /// holds it.
 const DRAIN: Duration = Duration::from_secs(5);
+
+/// How long a command that reads what a case left may take.
+const AFTER_LIMIT: Duration = Duration::from_mins(3);
 
 /// See the module.
 #[derive(Debug)]
@@ -55,10 +59,21 @@ impl Local {
             args: job.scenario.args.clone(),
             device: job.device,
             mode: job.case.mode,
+            work: job.work.display().to_string(),
+            programs: self
+                .host
+                .programs
+                .iter()
+                .filter_map(|program| Some((program.name.clone(), program.path.clone()?)))
+                .collect(),
         };
         let command = job.tool.command(&target);
-        let env = case_env(&self.env, &command.env, job.device);
-        let recorded = |key: &str| command.env.contains_key(key) || RECORDED.contains(&key);
+        for file in &command.files {
+            bring(&job.work, file).map_err(|e| BackendError::Infra(format!("failed to write {}: {e}", file.name)))?;
+        }
+        let env = case_env(&self.env, &command, job.device);
+        let recorded =
+            |key: &str| command.env.contains_key(key) || command.prepend.contains_key(key) || RECORDED.contains(&key);
         let recorded_env: BTreeMap<_, _> =
             env.iter().filter(|(key, _)| recorded(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
         let order = Order {
@@ -82,8 +97,9 @@ impl Local {
                 account.unkillable.join(", ")
             )));
         }
-        let (stdout, stdout_info): (Vec<u8>, Stream) = stdout.finish();
+        let (stdout, stdout_info) = stdout.finish();
         let (stderr, stderr_info) = stderr.finish();
+        let files = self.files(&command, &env, job).await?;
         Ok(Capture {
             meta: Meta {
                 schema_version: SCHEMA_VERSION,
@@ -109,8 +125,56 @@ impl Local {
             },
             stdout,
             stderr,
-            files: BTreeMap::new(),
+            files,
         })
+    }
+
+    /// Runs the commands that read what the first one left, and takes the tool's files into the capture.
+    async fn files(
+        &self,
+        command: &tool::Command,
+        env: &BTreeMap<String, String>,
+        job: &Job<'_>,
+    ) -> Result<BTreeMap<String, Vec<u8>>, BackendError> {
+        let mut files = BTreeMap::new();
+        for after in &command.after {
+            if after.only_if.is_some_and(|name| !job.work.join(name).exists()) {
+                continue;
+            }
+            let order = Order {
+                argv: after.argv.clone(),
+                cwd: job.work.clone(),
+                deadline_s: AFTER_LIMIT.as_secs_f64(),
+                watch_env: BTreeSet::new(),
+                account: job.work.with_extension("account"),
+            };
+            let Supervised { account, stdout, stderr } = self.supervised(&order, env, job).await?;
+            if account.stopped {
+                return Err(BackendError::Stopped);
+            }
+            let mut text = stdout.finish().0;
+            text.extend(stderr.finish().0);
+            if let Some(why) = account.not_started {
+                text.extend_from_slice(format!("[faultlab: {why}]\n").as_bytes());
+            } else if account.exit != Exit::Code(0) {
+                text.extend_from_slice(
+                    format!("[faultlab: {} ended with {}]\n", after.argv[0], account.exit).as_bytes(),
+                );
+            }
+            files.insert(after.output.to_string(), text);
+        }
+        for collect in &command.collect {
+            let mut kept = CappedStream::new(collect.cap);
+            // A file that the tool did not write is no error: its parser sees that it is not there.
+            let Ok(mut file) = std::fs::File::open(job.work.join(collect.name)) else { continue };
+            let mut chunk = vec![0; 64 * 1024];
+            while let Ok(n @ 1..) = file.read(&mut chunk) {
+                kept.push(&chunk[..n]);
+            }
+            let name = collect.name.rsplit('/').next().unwrap_or(collect.name);
+            files.insert(name.to_string(), kept.finish().0);
+        }
+        Ok(files)
     }
 
     async fn supervised(
@@ -164,6 +228,15 @@ impl Local {
             Err(_) => Err(BackendError::Infra("the output stayed open after the last process had ended".into())),
         }
     }
+}
+
+/// Writes a file that a tool brings.
+fn bring(work: &Path, file: &WorkFile) -> std::io::Result<()> {
+    let path = work.join(file.name);
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::write(path, file.text)
 }
 
 struct Supervised {

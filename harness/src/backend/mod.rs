@@ -20,7 +20,7 @@ use crate::capture::Capture;
 use crate::case::{CaseId, Device};
 use crate::host::Host;
 use crate::scenario::Scenario;
-use crate::tool::Tool;
+use crate::tool::{Command, Tool};
 
 /// A place where cases run.
 #[derive(Debug)]
@@ -92,11 +92,7 @@ impl Backend {
 }
 
 /// The environment of a case: the machine's, without what would change the case, with what the tool sets.
-pub(crate) fn case_env(
-    machine: &BTreeMap<String, String>,
-    tool: &BTreeMap<String, String>,
-    device: Device,
-) -> BTreeMap<String, String> {
+pub(crate) fn case_env(machine: &BTreeMap<String, String>, tool: &Command, device: Device) -> BTreeMap<String, String> {
     let mut env = machine.clone();
     env.retain(|key, _| !crate::tool::SCRUBBED.contains(&key.as_str()));
     // A scenario's folder stays as it is in the repository.
@@ -104,7 +100,12 @@ pub(crate) fn case_env(
     if device == Device::Cpu {
         env.insert("CUDA_VISIBLE_DEVICES".into(), String::new());
     }
-    env.extend(tool.clone());
+    for (key, paths) in &tool.prepend {
+        let machine = env.get(key).filter(|value| !value.is_empty());
+        let paths: Vec<&str> = paths.iter().chain(machine).map(String::as_str).collect();
+        env.insert(key.clone(), paths.join(":"));
+    }
+    env.extend(tool.env.clone());
     env
 }
 
@@ -117,9 +118,19 @@ mod tests {
         let map = |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_string(), (*v).to_string())).collect();
         let machine: BTreeMap<String, String> =
             map(&[("CUDA_LAUNCH_BLOCKING", "1"), ("PATH", "/bin"), ("TORCH_LOGS", "+all")]);
-        let env = case_env(&machine, &map(&[("X", "1")]), Device::Cpu);
-        let expected =
-            map(&[("CUDA_VISIBLE_DEVICES", ""), ("PATH", "/bin"), ("PYTHONDONTWRITEBYTECODE", "1"), ("X", "1")]);
+        let tool = Command {
+            env: map(&[("X", "1")]),
+            prepend: [("P".to_string(), vec!["/a".to_string()]), ("PATH".to_string(), vec!["/b".to_string()])].into(),
+            ..Command::default()
+        };
+        let env = case_env(&machine, &tool, Device::Cpu);
+        let expected = map(&[
+            ("CUDA_VISIBLE_DEVICES", ""),
+            ("P", "/a"),
+            ("PATH", "/b:/bin"),
+            ("PYTHONDONTWRITEBYTECODE", "1"),
+            ("X", "1"),
+        ]);
         assert_eq!(env, expected);
     }
 }

@@ -40,14 +40,25 @@ const PROGRAMS: &[(&str, &str, &str, &str)] = &[
     ("nvcc", "--version", "compiling CUDA C++", "CUDA toolkit, or `pip install nvidia-cuda-nvcc`"),
 ];
 
-/// Where toolkits put programs that are not on the path.
-const MORE_FOLDERS: &[&str] = &["/usr/local/cuda/bin", "/opt/cuda/bin"];
+/// Where toolkits put programs that are not on the path. The last component may hold the version.
+const MORE_FOLDERS: &[&str] = &[
+    "/usr/local/cuda/bin",
+    "/opt/cuda/bin",
+    "/opt/nvidia/nsight-systems/*/bin",
+    // Nsight Compute brings a collector of Nsight Systems.
+    "/opt/nvidia/nsight-compute/*/host/target-linux-x64",
+];
 
 /// Prints JSON about the interpreter. torch is looked at, not imported: importing takes seconds.
 const ASK_PYTHON: &str = r"
 import importlib.util, json, os, platform, runpy, site, sys, sysconfig
 torch = None
 spec = importlib.util.find_spec('torch')
+try:
+    import importlib.metadata
+    debugpy = importlib.util.find_spec('debugpy') and importlib.metadata.version('debugpy')
+except Exception:
+    debugpy = None
 packages = list(dict.fromkeys(site.getsitepackages() + [sysconfig.get_paths()['purelib']]))
 if spec and spec.origin:
     folder = os.path.dirname(spec.origin)
@@ -56,13 +67,14 @@ if spec and spec.origin:
     torch = {'version': version['__version__'], 'cuda': version.get('cuda')}
 print(json.dumps({'python': {'executable': sys.executable, 'version': platform.python_version(), 'folders': {
     'prefix': sys.prefix, 'base_prefix': sys.base_prefix, 'stdlib': sysconfig.get_paths()['stdlib'], 'packages': packages}},
-    'torch': torch}))
+    'torch': torch, 'debugpy': debugpy}))
 ";
 
 #[derive(Deserialize)]
 struct PythonAnswer {
     python: PythonAnswerPython,
     torch: Option<TorchAnswer>,
+    debugpy: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -90,24 +102,25 @@ pub async fn probe(faultlab: &Path, python: &str) -> Host {
     let (gpus, smi, python, docker) = tokio::join!(gpus(faultlab), nvidia_smi(), ask_python(python), docker::probe());
     let mut asked = Vec::new();
     for row in PROGRAMS {
-        asked.push(tokio::spawn(program_version(row.0, row.1, row.3)));
+        asked.push(tokio::spawn(program(*row)));
     }
     let mut programs = Vec::new();
-    for (row, asked) in PROGRAMS.iter().zip(asked) {
-        if let Ok(version) = asked.await {
-            programs.push(Program { name: row.0.into(), purpose: row.2.into(), version });
-        }
+    for asked in asked {
+        programs.extend(asked.await);
     }
-    let (python, torch) = match python {
-        Ok((python, torch)) => {
-            let missing = Missing {
-                why: format!("{} has no module torch", python.executable),
-                mend: "`pip install torch` there, or name another interpreter with --python".into(),
+    let (python, torch, debugpy) = match python {
+        Ok((python, torch, debugpy)) => {
+            let missing = |module: &str| Missing {
+                why: format!("{} has no module {module}", python.executable),
+                mend: format!("`pip install {module}` there, or name another interpreter with --python"),
             };
-            (Ok(python), torch.ok_or(missing))
+            let (torch, debugpy) = (torch.ok_or_else(|| missing("torch")), debugpy.ok_or_else(|| missing("debugpy")));
+            (Ok(python), torch, debugpy)
         }
-        Err(missing) => (Err(missing.clone()), Err(missing)),
+        Err(missing) => (Err(missing.clone()), Err(missing.clone()), Err(missing)),
     };
+    let purpose = "breakpoints in Python".into();
+    programs.push(Program { name: "debugpy".into(), purpose, path: None, version: debugpy });
     Host { os: os(), gpus, driver: driver(), cuda: smi, python, torch, docker, programs }
 }
 
@@ -202,25 +215,43 @@ fn gpu(index: i32) -> Gpu {
     gpu
 }
 
-async fn ask_python(python: &str) -> Probed<(Python, Option<Torch>)> {
+async fn ask_python(python: &str) -> Probed<(Python, Option<Torch>, Option<String>)> {
     let missing = |why: String| Missing { why, mend: "install Python 3, or name an interpreter with --python".into() };
     let text = output(python, &["-c", ASK_PYTHON]).await.map_err(missing)?;
     let answer: PythonAnswer =
         serde_json::from_str(text.trim()).map_err(|e| missing(format!("{python} did not answer: {e}")))?;
     let PythonAnswerPython { executable, version, folders } = answer.python;
     let torch = answer.torch.map(|t| Torch { version: t.version, cuda: t.cuda });
-    Ok((Python { executable, version, folders }, torch))
+    Ok((Python { executable, version, folders }, torch, answer.debugpy))
 }
 
-async fn program_version(name: &str, argument: &str, mend: &str) -> Probed<String> {
+async fn program((name, argument, purpose, mend): (&str, &str, &str, &str)) -> Program {
     let missing = |why: String| Missing { why, mend: mend.into() };
-    let elsewhere = MORE_FOLDERS.iter().map(|folder| Path::new(folder).join(name)).find(|path| path.is_file());
-    let mut text = output(name, &[argument]).await;
-    if let (Err(_), Some(path)) = (&text, elsewhere) {
-        text = output(&path.display().to_string(), &[argument]).await;
-    }
-    let text = text.map_err(missing)?;
-    version_line(&text).ok_or_else(|| missing(format!("`{name} {argument}` printed no version")))
+    let path = find_program(name);
+    let version = match &path {
+        None => Err(missing(format!("{name} was not found"))),
+        Some(path) => match output(&path.display().to_string(), &[argument]).await {
+            Ok(text) => version_line(&text).ok_or_else(|| missing(format!("`{name} {argument}` printed no version"))),
+            Err(why) => Err(missing(why)),
+        },
+    };
+    Program { name: name.into(), purpose: purpose.into(), path: path.map(|p| p.display().to_string()), version }
+}
+
+/// On the search path, else where toolkits put it; of several versions the last by name.
+fn find_program(name: &str) -> Option<PathBuf> {
+    let on_path =
+        std::env::var_os("PATH").into_iter().flat_map(|path| std::env::split_paths(&path).collect::<Vec<_>>());
+    let elsewhere = MORE_FOLDERS.iter().flat_map(|folder| match folder.split_once('*') {
+        None => vec![PathBuf::from(folder)],
+        Some((parent, rest)) => {
+            let mut versions: Vec<PathBuf> =
+                std::fs::read_dir(parent).into_iter().flatten().flatten().map(|e| e.path()).collect();
+            versions.sort();
+            versions.iter().rev().map(|v| v.join(rest.trim_start_matches('/'))).collect()
+        }
+    });
+    on_path.chain(elsewhere).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 /// The first line with a version in it. cuda-gdb's launcher first says which program it starts.

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
@@ -170,31 +170,41 @@ fn reap(child: Pid) -> io::Result<Option<Exit>> {
     }
 }
 
+/// Is the tree empty? A process without a parent is this one's child, so the kernel knows, and at once: a look
+/// through `/proc` can miss a process that forks and ends all the time.
+fn is_empty() -> bool {
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::All, flags) == Err(Errno::ECHILD)
+}
+
 /// What is still there when the command has ended and the grace is over.
 fn outlived(child: Pid) -> io::Result<Vec<String>> {
     let until = Instant::now() + GRACE;
     loop {
         reap(child)?;
-        let left = descendants();
-        if left.is_empty() {
+        if is_empty() {
             return Ok(Vec::new());
         }
         if Instant::now() >= until {
-            return Ok(left.iter().map(|pid| command_line(*pid)).collect());
+            return Ok(command_lines());
         }
         std::thread::sleep(TICK);
     }
 }
 
 /// Kills everything below this process, again and again until nothing is left: first all are stopped, so that
-/// none can fork while the others die.
+/// none can fork while the others die. One that forks faster than it is found dies with its group, which the
+/// kernel kills as a whole.
 fn kill_tree(child: Pid, status: &mut Option<Exit>) -> io::Result<Vec<String>> {
     let until = Instant::now() + KILL_LIMIT;
     loop {
         let mut seen = BTreeSet::new();
+        let mut groups = BTreeSet::new();
         loop {
-            let fresh: Vec<i32> = descendants().into_iter().filter(|pid| seen.insert(*pid)).collect();
-            if fresh.is_empty() {
+            let tree = Tree::look();
+            groups.extend(tree.groups);
+            let fresh: Vec<i32> = tree.pids.into_iter().filter(|pid| seen.insert(*pid)).collect();
+            if fresh.is_empty() || Instant::now() >= until {
                 break;
             }
             for pid in fresh {
@@ -204,49 +214,72 @@ fn kill_tree(child: Pid, status: &mut Option<Exit>) -> io::Result<Vec<String>> {
         for pid in &seen {
             let _ = kill(Pid::from_raw(*pid), Signal::SIGKILL);
         }
+        for group in groups {
+            let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+        }
         if let Some(exit) = reap(child)? {
             status.get_or_insert(exit);
         }
-        let left = descendants();
-        if left.is_empty() {
+        if is_empty() {
             return Ok(Vec::new());
         }
         if Instant::now() >= until {
-            return Ok(left.iter().map(|pid| command_line(*pid)).collect());
+            return Ok(command_lines());
         }
         std::thread::sleep(TICK);
     }
 }
 
-/// All live processes below this one, by `/proc`.
-fn descendants() -> Vec<i32> {
-    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
-        if let Some(parent) = live_parent(&entry.path()) {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let mut found = Vec::new();
-    let mut open = vec![i32::try_from(std::process::id()).unwrap_or(0)];
-    while let Some(pid) = open.pop() {
-        if let Some(below) = children.remove(&pid) {
-            found.extend(&below);
-            open.extend(below);
-        }
-    }
-    found
+/// What `/proc` shows below this process.
+struct Tree {
+    /// Live processes.
+    pids: Vec<i32>,
+    /// Process groups that have members in the tree and none outside it.
+    groups: BTreeSet<i32>,
 }
 
-/// The parent of a process that is not a zombie. The name in `stat` may hold anything, so the fields are counted
-/// from its last parenthesis.
-fn live_parent(process: &Path) -> Option<i32> {
+impl Tree {
+    fn look() -> Self {
+        let mut children: BTreeMap<i32, Vec<(i32, i32)>> = BTreeMap::new();
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
+            if let Some((parent, group)) = live_parent(&entry.path()) {
+                children.entry(parent).or_default().push((pid, group));
+            }
+        }
+        let mut tree = Self { pids: Vec::new(), groups: BTreeSet::new() };
+        let mut open = vec![i32::try_from(std::process::id()).unwrap_or(0)];
+        while let Some(pid) = open.pop() {
+            for (pid, group) in children.remove(&pid).unwrap_or_default() {
+                tree.pids.push(pid);
+                tree.groups.insert(group);
+                open.push(pid);
+            }
+        }
+        for (_, group) in children.values().flatten() {
+            tree.groups.remove(group);
+        }
+        tree
+    }
+}
+
+/// The parent and the group of a process that is not a zombie. The name in `stat` may hold anything, so the fields
+/// are counted from its last parenthesis.
+fn live_parent(process: &Path) -> Option<(i32, i32)> {
     let stat = std::fs::read(process.join("stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     let parent = fields.next()?.parse().ok()?;
-    (state != "Z" && state != "X").then_some(parent)
+    let group = fields.next()?.parse().ok()?;
+    (state != "Z" && state != "X").then_some((parent, group))
+}
+
+/// The command line of everything that is left.
+fn command_lines() -> Vec<String> {
+    let left: Vec<String> = Tree::look().pids.into_iter().map(command_line).collect();
+    // What forks and ends all the time may not be seen, and is there all the same.
+    if left.is_empty() { vec!["a process that could not be named".into()] } else { left }
 }
 
 /// A process's command line, as far as it can be read.

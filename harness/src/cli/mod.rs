@@ -151,6 +151,9 @@ pub fn complaints(errors: &[ScenarioError], width: usize) -> String {
     let handler = GraphicalReportHandler::new_themed(theme).with_width(width).with_links(false);
     let mut text = String::new();
     for error in errors {
+        if !text.is_empty() {
+            text.push('\n');
+        }
         // Writing to a string cannot fail.
         let _ = handler.render_report(&mut text, error);
     }

@@ -120,7 +120,6 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
 /// A complaint about one place of a scenario.
 #[derive(Debug, Error, Diagnostic)]
 #[error("{message}")]
-#[diagnostic(code("scenario"))]
 pub struct ScenarioError {
     message: String,
     #[help]
@@ -147,9 +146,9 @@ impl Text<'_> {
         mend: impl Into<String>,
     ) -> ScenarioError {
         ScenarioError {
-            message: message.into(),
-            mend: mend.into(),
-            source_code: NamedSource::new(self.name, self.text.to_string()),
+            message: printable(&message.into()),
+            mend: printable(&mend.into()),
+            source_code: NamedSource::new(self.name, without_controls(self.text)),
             span,
             label: label.to_string(),
         }
@@ -169,6 +168,45 @@ impl Text<'_> {
         };
         (offset <= self.text.len()).then(|| (offset, len.min(self.text.len() - offset)).into())
     }
+
+    /// The part of a span that is on its first line: more of it is seldom what is wrong.
+    fn first_line(&self, span: SourceSpan) -> SourceSpan {
+        let covered = self.text.get(span.offset()..span.offset() + span.len()).unwrap_or_default();
+        (span.offset(), covered.lines().next().unwrap_or_default().len()).into()
+    }
+
+    /// Complains of the first byte that belongs to no UTF-8 text.
+    fn not_utf8(name: &str, bytes: &[u8], bad: &std::str::Utf8Error) -> ScenarioError {
+        let text = String::from_utf8_lossy(bytes);
+        let byte = bytes.get(bad.valid_up_to()).copied().unwrap_or_default();
+        // Up to there the lossy text is the file; there it has a replacement character.
+        let span = (bad.valid_up_to(), char::REPLACEMENT_CHARACTER.len_utf8()).into();
+        let message = format!("{name} is not UTF-8 text: it has a byte {byte:#04x}");
+        Text { name, text: &text }.error(Some(span), message, "this byte", "save the file as UTF-8")
+    }
+}
+
+/// A complaint quotes what it complains of, which may be anything.
+fn printable(text: &str) -> String {
+    text.chars().fold(String::new(), |mut out, c| {
+        if c.is_control() {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+        out
+    })
+}
+
+/// A text of the same length that is safe to show at a terminal.
+fn without_controls(text: &str) -> String {
+    let shown = |c: char| match c {
+        '\n' | '\r' | '\t' => c,
+        c if c.is_control() && c.len_utf8() == 1 => '?',
+        c if c.is_control() => '·',
+        c => c,
+    };
+    text.chars().map(shown).collect()
 }
 
 /// The ids of all scenarios below a folder: its sub-folders that hold a `scenario.yaml`, sorted.
@@ -203,7 +241,7 @@ fn unreadable(path: &str, error: &std::io::Error) -> ScenarioError {
         None,
         format!("failed to read {path}: {error}"),
         "",
-        "`faultlab list` shows the scenarios that there are",
+        "it must be there, and you must be allowed to read it",
     )
 }
 
@@ -213,21 +251,58 @@ pub fn load(root: &Path, id: &str) -> Result<Scenario, Vec<ScenarioError>> {
     let path = folder.join(FILE);
     // The scenario's folder as the user would write it: complaints must not depend on where the checkout is.
     let name = format!("scenarios/{id}/{FILE}");
-    let text = std::fs::read_to_string(&path).map_err(|e| vec![unreadable(&name, &e)])?;
-    let text = Text { name: &name, text: &text };
+    let bytes = std::fs::read(&path).map_err(|e| vec![unreadable(&name, &e)])?;
+    let text = std::str::from_utf8(&bytes).map_err(|e| vec![Text::not_utf8(&name, &bytes, &e)])?;
+    let text = Text { name: &name, text };
+    if let Some(error) = control_character(&text).or_else(|| second_document(&text)) {
+        return Err(vec![error]);
+    }
     let file: ScenarioFile = serde_yaml::from_str(text.text).map_err(|e| vec![yaml_error(&text, &e)])?;
     Check { text, folder, id, errors: Vec::new() }.scenario(file)
 }
+
+/// YAML readers stop at these with words about their own grammar.
+fn control_character(text: &Text<'_>) -> Option<ScenarioError> {
+    let (at, c) = text.text.char_indices().find(|(_, c)| c.is_control() && !matches!(c, '\n' | '\r' | '\t'))?;
+    let message = format!("a control character (U+{:04X})", u32::from(c));
+    Some(text.error(Some((at, c.len_utf8()).into()), message, "here", "remove it: a scenario is plain text"))
+}
+
+/// A `---` behind the first line of content would silently end the scenario.
+fn second_document(text: &Text<'_>) -> Option<ScenarioError> {
+    let (mut offset, mut content) = (0, false);
+    for line in text.text.split_inclusive('\n') {
+        let marker = line.trim_end() == "---" || line.starts_with("--- ");
+        if marker && content {
+            let mend = "remove the line: a scenario is one document";
+            return Some(text.error(Some((offset, 3).into()), "a second YAML document begins here", "here", mend));
+        }
+        content |= marker || !(line.trim().is_empty() || line.starts_with(['#', '%']));
+        offset += line.len();
+    }
+    None
+}
+
+/// Said where nothing better is known.
+const EXAMPLE: &str = "`faultlab show label-oob --yaml` prints a complete scenario";
 
 /// A complaint of the YAML reader, in this file's terms.
 fn yaml_error(text: &Text<'_>, error: &serde_yaml::Error) -> ScenarioError {
     use serde_yaml::Error as E;
     let error = error.without_snippet();
-    let span = error.location().and_then(|at| text.span(at));
+    let whole = error.location().and_then(|at| text.span(at));
+    let span = whole.map(|span| text.first_line(span));
     match error {
         E::SerdeUnknownField { field, expected, .. } => {
             text.error(span, format!("unknown key `{field}`"), "not a key of this mapping", suggest(field, expected))
         }
+        // A value that goes on in the next line is one that was never closed.
+        E::SerdeUnknownVariant { .. } if span != whole => text.error(
+            span,
+            "this value does not end where it should",
+            "it goes on in the next line",
+            "is a closing `}`, `]` or quote missing here?",
+        ),
         E::SerdeUnknownVariant { variant, expected, .. } => text.error(
             span,
             format!("unknown value `{variant}`"),
@@ -237,23 +312,52 @@ fn yaml_error(text: &Text<'_>, error: &serde_yaml::Error) -> ScenarioError {
         E::SerdeMissingField { field, .. } => text.error(
             span,
             format!("the key `{field}` is missing"),
-            "in this mapping",
-            format!("add `{field}: …`; `faultlab show label-oob --yaml` prints a complete scenario"),
+            "it belongs beside this",
+            format!("add `{field}: …` ({}); {EXAMPLE}", meaning(field)),
         ),
         E::DuplicateMappingKey { key, .. } => {
             let key = key.as_deref().unwrap_or("?");
             text.error(span, format!("the key `{key}` is there twice"), "the second one", "remove one of the two")
         }
+        E::Eof { .. } => text.error(None, format!("there is no scenario in {}", text.name), "", EXAMPLE),
+        E::Unexpected { expected: "mapping start", .. } => text.error(
+            span,
+            "a mapping is wanted here",
+            "not a mapping",
+            format!("write `key: value`, one a line and indented below its own key; {EXAMPLE}"),
+        ),
+        E::Unexpected { expected: "sequence start", .. } => {
+            text.error(span, "a list is wanted here", "not a list", "write `[a, b]`, or `[]` for none")
+        }
+        E::Unexpected { expected: "string scalar", .. } => {
+            text.error(span, "a text is wanted here", "not a text", EXAMPLE)
+        }
+        E::NullIntoString { .. } => text.error(span, "a text is wanted here", "nothing is here", EXAMPLE),
         other => {
             let message = other.to_string();
             let message = message.split(" at line ").next().unwrap_or_default();
-            text.error(
-                span,
-                format!("not a scenario: {message}"),
-                "here",
-                "`faultlab show label-oob --yaml` prints a complete scenario",
-            )
+            let mend = if message.starts_with("tab") { "indent with spaces" } else { EXAMPLE };
+            text.error(span, format!("not a scenario: {message}"), "here", mend)
         }
+    }
+}
+
+/// What a key that must be there is for.
+fn meaning(key: &str) -> &'static str {
+    match key {
+        "id" => "the folder's name",
+        "title" => "one line that says what is wrong",
+        "story" => "the symptom as an engineer meets it",
+        "class" => "what kind of fault it is",
+        "needs" => "what the machine must have; `[]` for nothing",
+        "program" => "the faulty program's file",
+        "twin" => "the fixed program's file",
+        "truth" => "the kernel that faults and the error that it ends in; `{}` where there is neither",
+        "expect" => "what each tool is expected to say",
+        "fix" => "what to change and why",
+        "type" => "a pattern for the error's whole type name",
+        "text" => "a pattern that occurs in the error's message",
+        _ => "it must be there",
     }
 }
 
@@ -307,7 +411,6 @@ impl Check<'_> {
         let error = file.truth.error.as_ref().and_then(|e| self.error_pattern("truth.error", e));
         let places = program.as_ref().and_then(|p| self.truth_lines(&file.program, p));
         if let Some(twin) = &twin {
-            self.twin_is_bare(&file.twin, twin);
             if program.as_ref().is_some_and(|p| p.file == twin.file) {
                 self.complain(
                     &file.twin,
@@ -315,6 +418,8 @@ impl Check<'_> {
                     "the same file",
                     "the twin is the fixed program, in a file of its own",
                 );
+            } else {
+                self.twin_is_bare(&file.twin, twin);
             }
         }
         let mut expect = Vec::new();
@@ -405,31 +510,33 @@ impl Check<'_> {
     /// Reads a file of the scenario's own folder, and of no other.
     fn program(&mut self, key: &str, name: &Spanned<String>) -> Option<Program> {
         let relative = Path::new(&name.value);
-        let stays = relative.components().all(|c| matches!(c, Component::Normal(_)));
-        if !stays || name.value.is_empty() {
+        if name.value.trim().is_empty() {
+            self.complain(name, format!("`{key}` is empty"), "nothing here", "write the name of a file of this folder");
+            return None;
+        }
+        if !relative.components().all(|c| matches!(c, Component::Normal(_))) {
             self.complain(
                 name,
                 format!("`{key}` leaves the scenario's folder"),
                 "not a file of this folder",
-                "write the name of a file beside scenario.yaml: no `/` at the start, no `..`",
+                "write the name of a file beside scenario.yaml: no `/` or `.` at the start, no `..`",
             );
             return None;
         }
         let path = self.folder.join(relative);
-        let inside = if let (Ok(path), Ok(folder)) = (path.canonicalize(), self.folder.canonicalize()) {
-            path.starts_with(folder)
-        } else {
+        let (Ok(real), Ok(folder)) = (path.canonicalize(), self.folder.canonicalize()) else {
+            if path.is_symlink() {
+                let message = format!("the {key} `{}` is a link to nothing", name.value);
+                self.complain(name, message, "a dangling link", "put the file itself there");
+                return None;
+            }
             let here = self.files();
             let here: Vec<&str> = here.iter().map(String::as_str).collect();
-            self.complain(
-                name,
-                format!("the {key} `{}` does not exist", name.value),
-                "no such file",
-                suggest(&name.value, &here),
-            );
+            let message = format!("the {key} `{}` does not exist", name.value);
+            self.complain(name, message, "no such file", suggest(&name.value, &here));
             return None;
         };
-        if !inside {
+        if !real.starts_with(folder) {
             self.complain(
                 name,
                 format!("`{key}` leaves the scenario's folder through a link"),
@@ -438,15 +545,25 @@ impl Check<'_> {
             );
             return None;
         }
-        match std::fs::read_to_string(&path) {
+        // Reading a pipe would wait for ever.
+        if !real.is_file() {
+            let message = format!("the {key} `{}` is not a file", name.value);
+            self.complain(name, message, "a folder, or something else", "name the program's file");
+            return None;
+        }
+        let bytes = match std::fs::read(&real) {
+            Ok(bytes) => bytes,
+            Err(e) => {
+                let message = format!("failed to read the {key} `{}`: {e}", name.value);
+                self.complain(name, message, "this file", "you must be allowed to read it");
+                return None;
+            }
+        };
+        match String::from_utf8(bytes) {
             Ok(source) => Some(Program { file: name.value.clone(), source }),
             Err(e) => {
-                self.complain(
-                    name,
-                    format!("failed to read the {key} `{}`: {e}", name.value),
-                    "this file",
-                    "it must be a readable UTF-8 text file",
-                );
+                let shown = format!("scenarios/{}/{}", self.id, name.value);
+                self.errors.push(Text::not_utf8(&shown, e.as_bytes(), &e.utf8_error()));
                 None
             }
         }

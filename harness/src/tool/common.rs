@@ -18,7 +18,7 @@ pub(super) fn python_command(target: &Target) -> Command {
     if target.mode == Mode::Sync && target.device == Device::Cuda {
         env.insert(BLOCKING.to_string(), "1".to_string());
     }
-    Command { argv, env }
+    Command { argv, env, ..Command::default() }
 }
 
 /// Was the mode really in force? PyTorch itself says so at each CUDA error: only without launch blocking does it
@@ -61,6 +61,24 @@ pub(super) fn findings(capture: &Capture) -> Vec<Finding> {
     findings
 }
 
+/// The path relative to the program's folder, if the file is below it.
+pub(super) fn own(root: &str, file: &str) -> Option<String> {
+    file.strip_prefix(root).and_then(|rest| rest.strip_prefix('/')).map(String::from)
+}
+
+/// What the program's own output says, for a tool that speaks for itself: shown, never scored.
+pub(super) fn context(capture: &Capture) -> Vec<Finding> {
+    let mut findings = findings(capture);
+    for finding in &mut findings {
+        finding.kind = match finding.kind {
+            FindingKind::Exception => FindingKind::Ended,
+            FindingKind::DeviceAssertion | FindingKind::ForwardTrace => FindingKind::Context,
+            kind => kind,
+        };
+    }
+    findings
+}
+
 /// Turns what a parser read from one stream into findings.
 struct Reader<'a> {
     stream: &'a str,
@@ -99,7 +117,7 @@ impl Reader<'_> {
         frames
             .iter()
             .map(|f| PythonFrame {
-                own: f.file.strip_prefix(self.root).and_then(|rest| rest.strip_prefix('/')).map(String::from),
+                own: own(self.root, &f.file),
                 file: f.file.clone(),
                 line: f.line,
                 function: f.function.clone(),

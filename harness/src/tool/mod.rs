@@ -1,8 +1,11 @@
 //! The diagnostic tools. A tool is one file here and one line in [`ALL`].
 
+mod anomaly;
 mod bare;
 mod common;
 mod cpp_stacktraces;
+// Used by every tool that lives in the user's interpreter.
+mod inject;
 
 use std::collections::BTreeMap;
 
@@ -12,7 +15,7 @@ use crate::finding::Finding;
 use crate::host::Need;
 
 /// Every tool, in the order of reports.
-pub static ALL: &[&dyn Tool] = &[&bare::Bare, &cpp_stacktraces::CppStacktraces];
+pub static ALL: &[&dyn Tool] = &[&bare::Bare, &cpp_stacktraces::CppStacktraces, &anomaly::Anomaly];
 
 /// The tool of this id.
 pub fn find(id: &str) -> Option<&'static dyn Tool> {
@@ -29,6 +32,17 @@ pub trait Tool: Sync {
 
     /// What it asks of the machine beside what the scenario asks.
     fn needs(&self) -> &'static [Need];
+
+    /// Why this combination makes no sense; it is stated, and not run.
+    fn objection(&self, mode: Mode, device: Device) -> Option<&'static str> {
+        let _ = (mode, device);
+        None
+    }
+
+    /// Where the tensors live under this tool, when the user asked for `asked`.
+    fn device(&self, asked: Device) -> Device {
+        asked
+    }
 
     /// The command that runs the program under the tool.
     fn command(&self, target: &Target) -> Command;
@@ -53,15 +67,64 @@ pub struct Target {
     pub device: Device,
     /// Async or sync.
     pub mode: Mode,
+    /// The process's working directory, absolute: the place for a tool's own files.
+    pub work: String,
+    /// Where the programs of the needs are, by name: see [`Target::program_path`].
+    pub programs: BTreeMap<String, String>,
+}
+
+impl Target {
+    /// A diagnostic program's path, or its bare name where it was not found (a replay needs none).
+    pub fn program_path(&self, name: &str) -> String {
+        self.programs.get(name).cloned().unwrap_or_else(|| name.to_string())
+    }
 }
 
 /// A command: nothing has been started yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Command {
     /// Program and arguments.
     pub argv: Vec<String>,
     /// Added to the environment.
     pub env: BTreeMap<String, String>,
+    /// Put before the machine's value of a search path, separated by colons: `PYTHONPATH`.
+    pub prepend: BTreeMap<String, Vec<String>>,
+    /// Written into the working directory first.
+    pub files: Vec<WorkFile>,
+    /// Run afterwards, in the working directory, whatever became of the command: readers of what it left.
+    pub after: Vec<After>,
+    /// Taken from the working directory into the capture, in the end.
+    pub collect: Vec<Collect>,
+}
+
+/// A file that a tool brings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkFile {
+    /// Relative to the working directory.
+    pub name: &'static str,
+    /// Its text.
+    pub text: &'static str,
+}
+
+/// A command that reads what the first one left. Its standard output and error become the file `output` of the
+/// capture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct After {
+    /// The file's name in the capture.
+    pub output: &'static str,
+    /// Program and arguments.
+    pub argv: Vec<String>,
+    /// Only if this file is there (relative to the working directory).
+    pub only_if: Option<&'static str>,
+}
+
+/// A file that the tool writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Collect {
+    /// Relative to the working directory; the capture has it under its last component.
+    pub name: &'static str,
+    /// Bytes to keep; more is cut in the middle.
+    pub cap: usize,
 }
 
 /// The evidence that a tool was on.
@@ -71,6 +134,17 @@ pub enum Activity {
     Proven(String),
     /// What is missing.
     Unproven(String),
+}
+
+impl Activity {
+    /// Both must be proven; the first that is not says so.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Proven(a), Self::Proven(b)) => Self::Proven(format!("{a}; {b}")),
+            (Self::Unproven(why), _) | (_, Self::Unproven(why)) => Self::Unproven(why),
+        }
+    }
 }
 
 /// Variables that change what a failing program says or does. They never reach a case from outside: what a case

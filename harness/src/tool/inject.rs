@@ -1,0 +1,141 @@
+//! Tools that live inside the user's interpreter, started without editing the program: `inject/sitecustomize.py`
+//! runs before it, waits for `import torch`, and then calls the tool's `activate(torch)`.
+
+use serde::Deserialize;
+
+use super::{Activity, Collect, Command, WorkFile, common};
+use crate::capture::Capture;
+use crate::finding::{Evidence, Finding, FindingKind, Location, PythonFrame};
+
+const RUNTIME: &str = include_str!("inject/sitecustomize.py");
+const ACTIVE: &str = "active.jsonl";
+const REPORTS: &str = "reports.jsonl";
+
+/// Bytes of `reports.jsonl` that are kept.
+const REPORTS_CAP: usize = 256 << 10;
+
+/// Puts a Python tool on a command. `source` is the text of a module that has `activate(torch)`; it may import
+/// `faultlab_inject` for `report`, `frames` and `traceback_frames`.
+pub(super) fn inject(command: &mut Command, work: &str, source: &'static str) {
+    command.files.push(WorkFile { name: "inject/sitecustomize.py", text: RUNTIME });
+    command.files.push(WorkFile { name: "inject/faultlab_tool.py", text: source });
+    command.prepend.insert("PYTHONPATH".into(), vec![format!("{work}/inject")]);
+    command.env.insert("FAULTLAB_INJECT".into(), work.into());
+    command.collect.push(Collect { name: ACTIVE, cap: 16 << 10 });
+    command.collect.push(Collect { name: REPORTS, cap: REPORTS_CAP });
+}
+
+#[derive(Deserialize)]
+struct Active {
+    pid: u64,
+    detail: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Report {
+    message: String,
+    #[serde(default)]
+    python: Vec<ReportFrame>,
+    #[serde(default)]
+    values: Vec<String>,
+    error_type: Option<String>,
+    module: Option<String>,
+    #[serde(default)]
+    note: bool,
+}
+
+#[derive(Deserialize)]
+struct ReportFrame {
+    file: String,
+    line: u32,
+    function: String,
+}
+
+/// What the tool reported. A line that is no report (cut, or written by something else) is passed over.
+pub(super) fn reports(capture: &Capture) -> Vec<Finding> {
+    lines(capture, REPORTS)
+        .filter_map(|(line, start)| {
+            let report: Report = serde_json::from_slice(line).ok()?;
+            let frame = |f: ReportFrame| PythonFrame {
+                own: common::own(&capture.meta.program_root, &f.file),
+                file: f.file,
+                line: f.line,
+                function: f.function,
+                source: None,
+            };
+            Some(Finding {
+                kind: if report.note { FindingKind::Context } else { FindingKind::Report },
+                error_type: report.error_type,
+                message: report.message,
+                location: Location {
+                    python: report.python.into_iter().map(frame).collect(),
+                    values: report.values,
+                    module: report.module,
+                    ..Location::default()
+                },
+                evidence: Evidence { stream: REPORTS.into(), start, end: start + line.len() as u64 },
+            })
+        })
+        .collect()
+}
+
+/// Did the tool start in at least one process?
+pub(super) fn activity(capture: &Capture) -> Activity {
+    let started: Vec<Active> =
+        lines(capture, ACTIVE).filter_map(|(line, _)| serde_json::from_slice(line).ok()).collect();
+    match started.as_slice() {
+        [] => {
+            Activity::Unproven("the tool did not start in the program's interpreter (was torch ever imported?)".into())
+        }
+        [first, rest @ ..] => {
+            let detail = first.detail.as_ref().map(|d| format!(": {d}")).unwrap_or_default();
+            let more = if rest.is_empty() { String::new() } else { format!(" and in {} more", rest.len()) };
+            Activity::Proven(format!("it started in process {}{more}{detail}", first.pid))
+        }
+    }
+}
+
+/// The lines of a collected file with their offsets.
+fn lines<'a>(capture: &'a Capture, file: &str) -> impl Iterator<Item = (&'a [u8], u64)> {
+    let bytes = capture.files.get(file).map(Vec::as_slice).unwrap_or_default();
+    let mut start = 0u64;
+    bytes.split(|b| *b == b'\n').map(move |line| {
+        let at = start;
+        start += line.len() as u64 + 1;
+        (line, at)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_report_becomes_a_finding_with_its_own_frames() {
+        let mut capture = testing::capture("/p", b"");
+        let text = br#"junk
+{"pid": 7, "message": "label 10 is not below 10", "python": [{"file": "/p/train.py", "line": 7, "function": "step"}, {"file": "/lib/torch/x.py", "line": 1, "function": "f"}], "values": ["labels[17] = 10"], "error_type": null, "module": null, "note": false}
+"#;
+        capture.files.insert(REPORTS.into(), text.to_vec());
+        let found = reports(&capture);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].location.innermost_own(), Some(("train.py", 7)));
+        assert_eq!(found[0].location.values, ["labels[17] = 10"]);
+        let at = &found[0].evidence;
+        assert_eq!(text[usize::try_from(at.start).unwrap()], b'{');
+        assert!(matches!(activity(&capture), Activity::Unproven(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+            let mut capture = testing::capture("/p", b"");
+            capture.files.insert(REPORTS.into(), bytes.clone());
+            capture.files.insert(ACTIVE.into(), bytes);
+            reports(&capture);
+            activity(&capture);
+        }
+    }
+}
