@@ -25,6 +25,12 @@ pub(super) fn render(run: &Run) -> String {
     }
     let met = run.cases.iter().filter(|c| c.standing() == Standing::Met).count();
     let _ = writeln!(out, "\n{met} of {} cases as expected.", run.cases.len() + run.unfinished.len());
+    if !run.unfinished.is_empty() {
+        out.push_str("\nThe run was interrupted before these came to an end:\n\n");
+        for case in &run.unfinished {
+            let _ = writeln!(out, "- {case}");
+        }
+    }
     out
 }
 

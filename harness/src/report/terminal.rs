@@ -214,7 +214,7 @@ fn frames(out: &mut String, scenario: &ScenarioView, program: &[&CaseResult], wi
             TruthLine::Fault => "the line that faults",
             TruthLine::Root => "where the bad value is made",
         };
-        let _ = writeln!(out, "The async traceback ({tool}) names {line} too.");
+        wrapped(out, Style::new(), &format!("The async traceback ({tool}) names {line} too."), "", width);
     }
 }
 
@@ -305,6 +305,8 @@ fn summary(out: &mut String, run: &Run, width: usize) {
     let style = if differs + infra + run.unfinished.len() > 0 { BAD.bold() } else { GOOD.bold() };
     wrapped(out, style, &format!("{} cases: {}", run.cases.len() + run.unfinished.len(), parts.join(", ")), "", width);
     if !run.unfinished.is_empty() {
+        let names: Vec<String> = run.unfinished.iter().map(ToString::to_string).collect();
+        wrapped(out, Style::new(), &format!("Not finished: {}", names.join(", ")), "  ", width);
         wrapped(out, Style::new(), "The run was interrupted: `faultlab run --resume DIR` goes on with it.", "", width);
     }
 }
