@@ -161,7 +161,8 @@ pub fn bless(golden: &Golden, snapshots: &Path) -> Result<(), GoldenError> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(failed)?;
     }
-    let text = format!("---\nsource: golden/golden.rs\n---\n{}\n", golden.text.trim_end());
+    // As insta itself names the test that is declared outside its package.
+    let text = format!("---\nsource: harness/../golden/golden.rs\n---\n{}\n", golden.text.trim_end());
     std::fs::write(&path, text).map_err(failed)?;
     let _ = std::fs::remove_file(path.with_extension("snap.new"));
     Ok(())
