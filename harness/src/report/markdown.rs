@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{replay_notice, seconds, short_kernel};
+use super::{harmless, replay_notice, seconds, short_kernel};
 use crate::case::{Mode, Subject, Verdict};
 use crate::results::{CaseResult, Run, ScenarioView, Standing};
 
@@ -50,7 +50,7 @@ fn scenario_report(out: &mut String, run: &Run, scenario: &ScenarioView) {
         let text = scenario.program.source.lines().nth(line as usize - 1).unwrap_or_default();
         // A fence longer than any run of backticks in the line cannot be closed by it.
         let fence = "`".repeat(3.max(text.split(|c| c != '`').map(str::len).max().unwrap_or(0) + 1));
-        let _ = writeln!(out, "\n{fence}python\n{}\n{fence}", text.trim());
+        let _ = writeln!(out, "\n{fence}python\n{}\n{fence}", harmless(text.trim()));
     };
     let _ = writeln!(out, "\nThe line that faults, {}:", scenario.fault);
     code(out, scenario.fault.line);
@@ -90,7 +90,7 @@ fn row(out: &mut String, case: &CaseResult) {
 
 /// Text that must not be read as markup.
 fn escape(text: &str) -> String {
-    text.chars().fold(String::new(), |mut escaped, c| {
+    harmless(text).chars().fold(String::new(), |mut escaped, c| {
         if matches!(c, '\\' | '`' | '*' | '_' | '<' | '>' | '|' | '[' | ']' | '#') {
             escaped.push('\\');
         }

@@ -109,6 +109,11 @@ fn deciding(case: &crate::results::CaseResult) -> Option<&crate::finding::Findin
     case.findings.get(case.outcome.judgement()?.decided_by?)
 }
 
+/// A program's words without what a terminal would obey: a message may hold any character.
+fn harmless(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
 /// The kernel's bare name, for a narrow column: without return type, template arguments and parameters.
 fn short_kernel(name: &str) -> String {
     let mut plain = String::new();

@@ -7,7 +7,7 @@ use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 use unicode_width::UnicodeWidthStr as _;
 
-use super::{Layout, deciding, replay_notice, seconds, short_kernel};
+use super::{Layout, deciding, harmless, replay_notice, seconds, short_kernel};
 use crate::case::{CaseId, Mode, Outcome, Subject, TruthLine, Verdict};
 use crate::finding::FindingKind;
 use crate::results::{CaseResult, Run, ScenarioView, Standing};
@@ -88,7 +88,7 @@ fn table(out: &mut String, program: &[&CaseResult], twin: &[&CaseResult], width:
 }
 
 fn row(program: Option<&CaseResult>, twin: Option<&CaseResult>) -> Vec<Cell> {
-    let cell = |text: Option<String>| Cell::new(text.unwrap_or_else(|| "-".into()));
+    let cell = |text: Option<String>| Cell::new(text.map_or_else(|| "-".into(), |text| harmless(&text)));
     let verdict = |case: Option<&CaseResult>| {
         case.map_or_else(|| Cell::new("-"), |case| Cell::new(verdict(case)).fg(colour(&case.outcome)))
     };
@@ -313,7 +313,7 @@ fn summary(out: &mut String, run: &Run, width: usize) {
 
 fn wrapped(out: &mut String, style: Style, text: &str, indent: &str, width: usize) {
     // Line ends of a scenario's text are those of its file, not of this terminal.
-    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = harmless(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     let options = textwrap::Options::new(width).initial_indent(indent).subsequent_indent(indent);
     for line in textwrap::wrap(&text, options) {
         let _ = writeln!(out, "{style}{line}{style:#}");
@@ -322,8 +322,9 @@ fn wrapped(out: &mut String, style: Style, text: &str, indent: &str, width: usiz
 
 /// At most `width` columns, with a mark where something was cut off.
 fn cut(text: &str, width: usize) -> String {
+    let text = harmless(text);
     if text.width() <= width {
-        return text.to_string();
+        return text;
     }
     let mut short = String::new();
     let mut used = 0;
