@@ -1,0 +1,10 @@
+//! The command line from outside: the built binary, in a folder and an environment of its own.
+//!
+//! Tests that run programs need `python3`. Where it is missing they say so and pass, unless the environment variable
+//! `FAULTLAB_REQUIRE` contains `python`.
+
+mod bad_scenarios;
+mod fixture;
+mod output;
+mod processes;
+mod reports;
