@@ -247,6 +247,21 @@ fn an_interrupted_run_cleans_up_and_is_gone_on_with() {
 }
 
 #[test]
+fn a_second_signal_leaves_nothing_behind_either() {
+    if !require("python") {
+        return;
+    }
+    let cli = six();
+    let child = six_halfway(&cli);
+    send(&child, Signal::SIGTERM);
+    send(&child, Signal::SIGINT);
+    finish(child).expect(3);
+    cli.nothing_survives();
+    let report = cli.run(&["report", "run"]).expect(3).text();
+    assert!(report.contains("4 not finished"), "{report}");
+}
+
+#[test]
 fn a_run_whose_program_has_changed_is_not_gone_on_with() {
     if !require("python") {
         return;

@@ -223,3 +223,23 @@ fn snapshots_are_compared_shown_and_blessed() {
     assert_eq!(String::from_utf8(cli.read(&name)).expect("text"), good, "blessed is as it was");
     cli.run(&["test"]).expect(0);
 }
+
+#[test]
+fn a_damaged_run_folder_is_named() {
+    let cli = Cli::bare();
+    cli.run(&["run", "label-oob", "--backend", "replay", "--out", "run"]).expect(0);
+    let good = String::from_utf8(cli.read("run/run.json")).expect("text");
+    let (half, _) = good.split_at(good.len() / 2);
+    for (json, text) in [
+        (half.to_string(), "run/run.json is not a file that faultlab wrote: EOF while parsing"),
+        (String::new(), "run/run.json is not a file that faultlab wrote: EOF while parsing"),
+        (good.replace("\"schema_version\": 1", "\"schema_version\": 99"), "run/run.json has schema version 99"),
+        (good.replace("\"jobs\"", "\"jbos\""), "unknown field `jbos`"),
+    ] {
+        cli.write("run/run.json", json);
+        for args in [&["report", "run"][..], &["run", "--resume", "run"]] {
+            let ran = cli.run(args).expect(3);
+            assert!(ran.stderr.contains(text) && ran.text().is_empty(), "{args:?}: {}", ran.stderr);
+        }
+    }
+}
