@@ -188,6 +188,7 @@ impl Local {
             .arg(supervise::SUBCOMMAND)
             .env_clear()
             .envs(env)
+            .env(supervise::MARK, &order.account)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -219,7 +220,12 @@ impl Local {
         let _ = std::fs::remove_file(&order.account);
         let account: Account = match text.map(|text| serde_json::from_slice(&text)) {
             Ok(Ok(account)) => account,
-            _ => return Err(BackendError::Infra(format!("the supervisor gave no account ({status})"))),
+            _ => {
+                let mark = order.account.display().to_string();
+                let left = tokio::task::spawn_blocking(move || supervise::sweep(&mark)).await.unwrap_or_default();
+                let left = if left.is_empty() { String::new() } else { format!("; still there: {}", left.join(", ")) };
+                return Err(BackendError::Infra(format!("the supervisor gave no account ({status}){left}")));
+            }
         };
         let streams = tokio::time::timeout(DRAIN, async { (stdout.await, stderr.await) }).await;
         match streams {

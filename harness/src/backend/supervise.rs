@@ -28,6 +28,9 @@ use crate::capture::Exit;
 /// The hidden subcommand.
 pub const SUBCOMMAND: &str = "__supervise";
 
+/// Marks every process of a case, whoever its parent is: see [`sweep`].
+pub(super) const MARK: &str = "FAULTLAB_CASE";
+
 /// How often the supervisor looks at its child.
 const TICK: Duration = Duration::from_millis(2);
 
@@ -225,6 +228,28 @@ fn kill_tree(child: Pid, status: &mut Option<Exit>) -> io::Result<Vec<String>> {
         }
         if Instant::now() >= until {
             return Ok(command_lines());
+        }
+        std::thread::sleep(TICK);
+    }
+}
+
+/// Kills what a supervisor left that was killed itself (by the kernel, short of memory, say): every process that
+/// carries this mark in its environment. Returns the command lines of those that are still there.
+pub(super) fn sweep(mark: &str) -> Vec<String> {
+    let wanted = format!("{MARK}={mark}").into_bytes();
+    let until = Instant::now() + KILL_LIMIT;
+    loop {
+        let mut left = Vec::new();
+        for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else { continue };
+            let environ = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+            if environ.split(|b| *b == 0).any(|pair| pair == wanted) && live_parent(&entry.path()).is_some() {
+                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+                left.push(pid);
+            }
+        }
+        if left.is_empty() || Instant::now() >= until {
+            return left.into_iter().map(command_line).collect();
         }
         std::thread::sleep(TICK);
     }

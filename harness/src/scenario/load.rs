@@ -81,14 +81,14 @@ struct ErrorFile {
 #[serde(deny_unknown_fields)]
 struct CpuFile {
     error: Option<ErrorFile>,
-    expect: Table<Claim>,
+    expect: Table<Spanned<Claim>>,
 }
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ByMode {
-    r#async: Option<Claim>,
-    sync: Option<Claim>,
+    r#async: Option<Spanned<Claim>>,
+    sync: Option<Spanned<Claim>>,
 }
 
 /// A mapping in the file's order, each key with its place.
@@ -426,7 +426,7 @@ impl Check<'_> {
         for (tool, claims) in file.expect.0 {
             self.known_tool(&tool);
             for (mode, claim) in [(Mode::Async, claims.r#async), (Mode::Sync, claims.sync)] {
-                if let Some(claim) = claim {
+                if let Some(claim) = claim.and_then(|claim| self.claim(&claim)) {
                     expect.push(Expectation { tool: tool.value.clone(), mode, claim });
                 }
             }
@@ -436,6 +436,7 @@ impl Check<'_> {
             let mut expect = Vec::new();
             for (tool, claim) in cpu.expect.0 {
                 self.known_tool(&tool);
+                let Some(claim) = self.claim(&claim) else { continue };
                 for mode in [Mode::Async, Mode::Sync] {
                     expect.push(Expectation { tool: tool.value.clone(), mode, claim });
                 }
@@ -487,6 +488,17 @@ impl Check<'_> {
         if !names.contains(&id.value.as_str()) {
             self.complain(id, format!("unknown tool `{}`", id.value), "not a tool", suggest(&id.value, &names));
         }
+    }
+
+    /// Of the faulty program a tool can say anything but that it is clean.
+    fn claim(&mut self, claim: &Spanned<Claim>) -> Option<Claim> {
+        if claim.value != Claim::CleanAsExpected {
+            return Some(claim.value);
+        }
+        let mend =
+            "every twin is expected to be clean without saying so; for a tool that says nothing, write `undetected`";
+        self.complain(claim, "`clean-as-expected` is no claim about the faulty program", "this claim", mend);
+        None
     }
 
     fn pattern(&mut self, key: &str, text: &Spanned<String>) -> Option<Pattern> {

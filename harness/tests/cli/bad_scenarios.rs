@@ -32,6 +32,7 @@ const BROKEN: &[(&str, &[Edit])] = &[
     ("misspelt_tool_on_the_cpu", &[Yaml("  expect: { bare:", "  expect: { cpp-stacktrace:")]),
     ("misspelt_need", &[Yaml("needs: []", "needs: [pytorch, gpus]")]),
     ("misspelt_claim", &[Yaml("expect: { bare: exact }", "expect: { bare: exactly }")]),
+    ("clean_claim", &[Yaml("expect: { bare: exact }", "expect: { bare: clean-as-expected }")]),
     ("misspelt_mode", &[Yaml("async: exact,", "asynchronous: exact,")]),
     ("bad_class", &[Yaml("class: shape", "class: device-asert")]),
     ("missing_key", &[Yaml("truth:\n  error: { type: RuntimeError, text: bad value }\n", "")]),

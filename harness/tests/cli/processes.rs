@@ -61,6 +61,21 @@ time.sleep(1000)
 }
 
 #[test]
+fn the_tree_of_a_killed_supervisor_is_swept_up() {
+    if !require("python") {
+        return;
+    }
+    let cli = Cli::new();
+    // The program kills its own supervisor, as the kernel might when memory is short.
+    let kill = "import signal\nopen(f'{HERE}/planted', 'w').close()\nos.kill(os.getppid(), signal.SIGKILL)\n";
+    cli.scenario("demo", &faulty(&format!("{DAEMON}\ndaemon()\n{kill}time.sleep(1000)")));
+    let ran = cli.run_cpu(&["demo"]).expect(3);
+    assert!(cli.path("planted").exists(), "{}", ran.stderr);
+    cli.nothing_survives();
+    assert!(ran.text().contains("the supervisor gave no account"), "{}", ran.text());
+}
+
+#[test]
 fn what_a_program_leaves_behind_is_named_and_removed() {
     if !require("python") {
         return;
