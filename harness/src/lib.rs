@@ -19,6 +19,7 @@ pub mod results;
 pub mod run;
 pub mod run_dir;
 pub mod scenario;
+pub mod stats;
 pub mod tool;
 
 #[cfg(test)]

@@ -197,7 +197,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["ids", "all", "partition", "no_twins"])]
     pub(super) resume: Option<PathBuf>,
 
-    /// terminal, json, junit or markdown, with `:PATH` into a file; may be given several times
+    /// terminal, json, junit, markdown or scoreboard, with `:PATH` into a file; may be given several times
     #[arg(long, default_value = "terminal", value_name = "F[:PATH]")]
     pub(super) format: Vec<Output>,
 }
@@ -208,7 +208,7 @@ pub(super) struct ReportArgs {
     #[arg(value_name = "RUN-DIR")]
     pub(super) run: PathBuf,
 
-    /// terminal, json, junit or markdown, with `:PATH` into a file; may be given several times
+    /// terminal, json, junit, markdown or scoreboard, with `:PATH` into a file; may be given several times
     #[arg(long, default_value = "terminal", value_name = "F[:PATH]")]
     pub(super) format: Vec<Output>,
 }
