@@ -4,6 +4,7 @@
 
 pub mod assets;
 pub mod backend;
+pub mod bench;
 pub mod capture;
 pub mod case;
 pub mod cli;
