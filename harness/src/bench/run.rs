@@ -63,12 +63,8 @@ pub async fn bench(
     stop: watch::Receiver<bool>,
     mut observe: impl FnMut(Event<'_>),
 ) -> io::Result<Bench> {
-    let sources = request.folder.join("programs");
-    std::fs::create_dir_all(&sources)?;
-    let shared = [program::SHARED];
-    for (file, text) in request.programs.iter().map(|p| (p.file, p.source)).chain(shared) {
-        std::fs::write(sources.join(file), text)?;
-    }
+    let contenders = contenders(request);
+    let (scenarios, programs) = prepared(request, &contenders, host)?;
     let mut bench = Bench {
         schema_version: SCHEMA_VERSION,
         faultlab: env!("CARGO_PKG_VERSION").into(),
@@ -78,10 +74,53 @@ pub async fn bench(
         cores: std::thread::available_parallelism().ok().map(usize::from),
         rounds: request.rounds,
         windows: request.windows,
-        programs: Vec::new(),
+        programs,
         left_out: Vec::new(),
         stopped: false,
     };
+    let mut longest = vec![None; scenarios.len()];
+    let began = Instant::now();
+    for round in 1..=request.rounds {
+        let each = bench.programs.iter_mut().zip(&scenarios).zip(&mut longest);
+        for ((measured, scenario), longest) in each {
+            let which = format!("{}: round {round} of {}", measured.program, request.rounds);
+            if bench.stopped {
+                bench.left_out.push(format!("{which} (stopped)"));
+                continue;
+            }
+            if !order::fits(request.budget, began.elapsed(), *longest) {
+                bench.left_out.push(format!("{which} ({})", over(request.budget)));
+                continue;
+            }
+            let began_round = Instant::now();
+            for place in order::rotated(contenders.len(), round) {
+                let (Some((tool, mode)), Some(row)) = (contenders.get(place), measured.rows.get_mut(place)) else {
+                    continue;
+                };
+                if row.trouble.is_some() {
+                    continue;
+                }
+                let what = format!("{which}, {} {mode}", tool.id());
+                // A round that takes longer than those before it is broken off.
+                if !bench.stopped && !order::fits(request.budget, began.elapsed(), None) {
+                    bench.left_out.push(format!("{what} ({})", over(request.budget)));
+                    continue;
+                }
+                if bench.stopped || !measure(request, scenario, (*tool, row), round, &stop).await? {
+                    bench.stopped = true;
+                    bench.left_out.push(format!("{what} (stopped)"));
+                    continue;
+                }
+                observe(Event { program: &measured.program, round, row });
+            }
+            *longest = (*longest).max(Some(began_round.elapsed()));
+        }
+    }
+    Ok(bench)
+}
+
+/// Plain async, then the rest, each once.
+fn contenders(request: &Request) -> Vec<(&'static dyn Tool, Mode)> {
     let baseline = crate::tool::find(BASELINE).map(|tool| (tool, Mode::Async));
     let mut contenders: Vec<(&'static dyn Tool, Mode)> = Vec::new();
     for (tool, mode) in baseline.into_iter().chain(request.contenders.iter().copied()) {
@@ -89,7 +128,23 @@ pub async fn bench(
             contenders.push((tool, mode));
         }
     }
+    contenders
+}
+
+/// Writes the programs, and says which tools cannot run on them here.
+fn prepared(
+    request: &Request,
+    contenders: &[(&'static dyn Tool, Mode)],
+    host: &Host,
+) -> io::Result<(Vec<Scenario>, Vec<ProgramBench>)> {
+    let sources = request.folder.join("programs");
+    std::fs::create_dir_all(&sources)?;
+    let files = request.programs.iter().map(|p| (p.file, p.source)).chain([program::SHARED]);
+    for (file, text) in files {
+        std::fs::write(sources.join(file), text)?;
+    }
     let mut scenarios = Vec::new();
+    let mut programs = Vec::new();
     for program in &request.programs {
         let iters = request.iters.unwrap_or_else(|| program.iters(request.device));
         let scenario = as_scenario(program, &sources, iters, request);
@@ -104,79 +159,49 @@ pub async fn bench(
                 .or_else(|| obstacle(&scenario, *tool, request.device, host))
                 .map(Trouble::Skipped),
         });
-        bench.programs.push(ProgramBench { program: program.name.into(), iters, rows: rows.collect() });
+        programs.push(ProgramBench { program: program.name.into(), iters, rows: rows.collect() });
         scenarios.push(scenario);
     }
-    let mut longest = vec![None; scenarios.len()];
-    let began = Instant::now();
-    for round in 1..=request.rounds {
-        for (at, scenario) in scenarios.iter().enumerate() {
-            let Some(measured) = bench.programs.get_mut(at) else { continue };
-            let name = measured.program.clone();
-            let which = format!("{name}: round {round} of {}", request.rounds);
-            if bench.stopped {
-                bench.left_out.push(format!("{which} (stopped)"));
-                continue;
+    Ok((scenarios, programs))
+}
+
+/// Runs one process and adds what it gave to its row; false where the user stopped it.
+async fn measure(
+    request: &Request,
+    scenario: &Scenario,
+    (tool, row): (&'static dyn Tool, &mut Row),
+    round: u32,
+    stop: &watch::Receiver<bool>,
+) -> io::Result<bool> {
+    let case =
+        CaseId { scenario: scenario.id.clone(), subject: Subject::Program, tool: tool.id().into(), mode: row.mode };
+    let work = request.folder.join("work").join(format!("{}-{round}", case.folder().replace(['/', '.'], "-")));
+    std::fs::create_dir_all(&work)?;
+    let job = Job {
+        case,
+        scenario,
+        tool,
+        device: tool.device(request.device),
+        deadline: request.timeout,
+        output_cap: OUTPUT_CAP,
+        work,
+        stop: stop.clone(),
+    };
+    let captured = request.backend.capture(&job).await;
+    // What cannot be removed goes with the whole folder.
+    let _ = std::fs::remove_dir_all(&job.work);
+    match captured {
+        Err(BackendError::Stopped) => return Ok(false),
+        Err(e) => row.trouble = Some(Trouble::Failed(e.to_string())),
+        Ok(capture) => match measurement(tool, &capture, round, request.timeout) {
+            Ok((sample, activity)) => {
+                row.samples.push(sample);
+                row.activity.get_or_insert(activity);
             }
-            if !order::fits(request.budget, began.elapsed(), longest.get(at).copied().flatten()) {
-                bench.left_out.push(format!("{which} (the budget of {} s)", seconds(request.budget)));
-                continue;
-            }
-            let began_round = Instant::now();
-            for place in order::rotated(contenders.len(), round) {
-                let (Some((tool, mode)), Some(row)) = (contenders.get(place), measured.rows.get_mut(place)) else {
-                    continue;
-                };
-                if row.trouble.is_some() {
-                    continue;
-                }
-                let left = request.budget.is_none_or(|budget| began.elapsed() < budget);
-                if bench.stopped || !left {
-                    let why = if bench.stopped { "stopped".into() } else { over(request.budget) };
-                    bench.left_out.push(format!("{which}, {} {mode} ({why})", tool.id()));
-                    continue;
-                }
-                let job = Job {
-                    case: CaseId {
-                        scenario: scenario.id.clone(),
-                        subject: Subject::Program,
-                        tool: tool.id().into(),
-                        mode: *mode,
-                    },
-                    scenario,
-                    tool: *tool,
-                    device: tool.device(request.device),
-                    deadline: request.timeout,
-                    output_cap: OUTPUT_CAP,
-                    work: work(&request.folder, &format!("{name}-{}-{mode}-{round}", tool.id()))?,
-                    stop: stop.clone(),
-                };
-                let captured = request.backend.capture(&job).await;
-                // What cannot be removed goes with the whole folder.
-                let _ = std::fs::remove_dir_all(&job.work);
-                match captured {
-                    Err(BackendError::Stopped) => {
-                        bench.stopped = true;
-                        bench.left_out.push(format!("{which}, {} {mode} (stopped)", tool.id()));
-                        continue;
-                    }
-                    Err(e) => row.trouble = Some(Trouble::Failed(e.to_string())),
-                    Ok(capture) => match measurement(*tool, &capture, round, request.timeout) {
-                        Ok((sample, activity)) => {
-                            row.samples.push(sample);
-                            row.activity.get_or_insert(activity);
-                        }
-                        Err(trouble) => row.trouble = Some(trouble),
-                    },
-                }
-                observe(Event { program: &name, round, row });
-            }
-            if let Some(longest) = longest.get_mut(at) {
-                *longest = (*longest).max(Some(began_round.elapsed()));
-            }
-        }
+            Err(trouble) => row.trouble = Some(trouble),
+        },
     }
-    Ok(bench)
+    Ok(true)
 }
 
 /// What a process gave, and what shows that its tool was on. Pure.
@@ -230,18 +255,8 @@ fn as_scenario(program: &Program, folder: &Path, iters: u32, request: &Request) 
     }
 }
 
-fn work(folder: &Path, name: &str) -> io::Result<PathBuf> {
-    let work = folder.join("work").join(name);
-    std::fs::create_dir_all(&work)?;
-    Ok(work)
-}
-
-fn seconds(budget: Option<Duration>) -> f64 {
-    budget.unwrap_or_default().as_secs_f64()
-}
-
 fn over(budget: Option<Duration>) -> String {
-    format!("the budget of {} s", seconds(budget))
+    format!("the budget of {} s", budget.unwrap_or_default().as_secs_f64())
 }
 
 #[cfg(test)]

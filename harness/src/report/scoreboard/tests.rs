@@ -92,7 +92,6 @@ fn empty() -> Run {
 }
 
 /// FAULT is line 7, ROOT line 3.
-#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn fixture() -> Run {
     use Mode::{Async, Sync};
     use Subject::{Program, Twin};
