@@ -1,6 +1,7 @@
 //! `faultlab bench` from end to end: with a program in place of Python, and on the CPU where there is torch.
 
 #![expect(clippy::disallowed_methods, reason = "the tests start faultlab itself")]
+#![expect(clippy::print_stderr, reason = "a test that is skipped says why")]
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -31,19 +32,19 @@ fn bench(python: &Path, args: &[&str]) -> Output {
         .arg(python)
         .args(args)
         .output()
-        .unwrap()
+        .expect("faultlab starts")
 }
 
 fn stub(folder: &Path) -> std::path::PathBuf {
     let python = folder.join("python");
-    std::fs::write(&python, PYTHON.replace("SELF", &python.display().to_string())).unwrap();
-    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(&python, PYTHON.replace("SELF", &python.display().to_string())).expect("a stub can be written");
+    std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).expect("a stub can be made executable");
     python
 }
 
 fn row<'a>(bench: &'a Value, program: usize, tool: &str) -> &'a Value {
-    let rows = bench["programs"][program]["rows"].as_array().unwrap();
-    rows.iter().find(|r| r["tool"] == tool).unwrap()
+    let rows = bench["programs"][program]["rows"].as_array().expect("rows");
+    rows.iter().find(|r| r["tool"] == tool).expect("a row of the tool")
 }
 
 #[test]
@@ -81,7 +82,7 @@ fn on_the_cpu_with_torch() {
     let python = std::env::var_os("FAULTLAB_TEST_PYTHON").unwrap_or_else(|| "python3".into());
     let has_torch = Command::new(&python).args(["-c", "import torch"]).output().is_ok_and(|o| o.status.success());
     if !has_torch {
-        println!("skipped: {} has no torch; FAULTLAB_TEST_PYTHON names another", python.display());
+        eprintln!("skipped: {} has no torch; FAULTLAB_TEST_PYTHON names another", python.display());
         return;
     }
     let output = bench(Path::new(&python), &["--tool", "anomaly", "--rounds", "1", "--iters", "1", "--windows", "2"]);

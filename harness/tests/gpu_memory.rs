@@ -25,8 +25,8 @@ done
 "#;
 
 fn executable(path: &Path, text: &str) {
-    std::fs::write(path, text).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::write(path, text).expect("a stub can be written");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a stub can be made executable");
 }
 
 fn host(smi: &Path) -> Host {
@@ -52,7 +52,7 @@ fn host(smi: &Path) -> Host {
 fn scenario(folder: &Path) -> Scenario {
     let place = Place { file: "p.py".into(), line: 1 };
     let source = "echo $$ > ../case.pid; sleep 1.5\n".to_string();
-    std::fs::write(folder.join("p.py"), &source).unwrap();
+    std::fs::write(folder.join("p.py"), &source).expect("the program can be written");
     let program = scenario::Program { file: "p.py".into(), source };
     Scenario {
         id: "s".into(),
@@ -89,7 +89,7 @@ async fn the_peak_of_the_cases_tree_is_kept_and_the_sampler_ends_with_the_backen
         scenario: &scenario,
         tool: tool::find("bare").unwrap(),
         device: Device::Cpu,
-        deadline: Duration::from_secs(60),
+        deadline: Duration::from_mins(1),
         output_cap: 4096,
         work,
         stop,
@@ -100,8 +100,8 @@ async fn the_peak_of_the_cases_tree_is_kept_and_the_sampler_ends_with_the_backen
 
     std::fs::remove_file(folder.path().join("case.pid")).unwrap();
     job.device = Device::Cuda;
-    let on_gpu = backend.capture(&job).await.unwrap();
-    assert_eq!(on_gpu.meta.peak_gpu_bytes, Some(300 << 20));
+    let with_gpu = backend.capture(&job).await.unwrap();
+    assert_eq!(with_gpu.meta.peak_gpu_bytes, Some(300 << 20));
     let args = std::fs::read_to_string(folder.path().join("smi.args")).unwrap();
     assert!(args.contains("--loop-ms=500"), "{args}");
 

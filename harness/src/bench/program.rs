@@ -15,6 +15,8 @@ pub struct Program {
     pub source: &'static str,
     /// In a few words, for reports.
     pub about: &'static str,
+    /// What is different on the CPU, in a few words.
+    pub on_cpu: Option<&'static str>,
     /// Iterations in a window on a GPU: about a second.
     iters_cuda: u32,
     /// The same on the CPU.
@@ -28,6 +30,7 @@ pub const ALL: [Program; 2] = [
         file: "mlp.py",
         source: include_str!("mlp.py"),
         about: "launch-bound: 20 linear layers of width 128, batch 32, AdamW",
+        on_cpu: None,
         iters_cuda: 200,
         iters_cpu: 50,
     },
@@ -36,6 +39,7 @@ pub const ALL: [Program; 2] = [
         file: "transformer.py",
         source: include_str!("transformer.py"),
         about: "GPU-bound: 12 transformer layers of width 1024, bf16 autocast, AdamW",
+        on_cpu: Some("on the CPU a toy: 2 layers of width 64"),
         iters_cuda: 25,
         iters_cpu: 10,
     },

@@ -56,12 +56,11 @@ fn conditions(bench: &Bench) -> String {
 }
 
 fn about(program: &ProgramBench, device: Device) -> String {
-    let about = program::ALL.iter().find(|p| p.name == program.program).map_or("", |p| p.about);
-    let toy = match device {
-        Device::Cpu => "; on the CPU the sizes are those of a toy",
-        Device::Cuda => "",
-    };
-    format!("{}: {about}{toy}; {} iterations a window", program.program, program.iters)
+    let known = program::ALL.iter().find(|p| p.name == program.program);
+    let mut parts = vec![format!("{}: {}", program.program, known.map_or("", |p| p.about))];
+    parts.extend(known.and_then(|p| p.on_cpu).filter(|_| device == Device::Cpu).map(String::from));
+    parts.push(format!("{} iterations a window", program.iters));
+    parts.join("; ")
 }
 
 /// Why rows have no figure, and what was left out.
