@@ -4,6 +4,7 @@
 
 pub mod assets;
 pub mod backend;
+pub mod bench;
 pub mod capture;
 pub mod case;
 pub mod cli;
@@ -19,6 +20,7 @@ pub mod results;
 pub mod run;
 pub mod run_dir;
 pub mod scenario;
+pub mod stats;
 pub mod tool;
 
 #[cfg(test)]

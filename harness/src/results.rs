@@ -139,6 +139,9 @@ pub struct ProcessView {
     pub elapsed_s: f64,
     /// Largest resident size of one process of the tree, in bytes.
     pub peak_rss_bytes: Option<u64>,
+    /// Largest GPU memory that the tree held at one time, in bytes; `None` where it could not be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peak_gpu_bytes: Option<u64>,
     /// Standard output's size and cut.
     pub stdout: Stream,
     /// Standard error's size and cut.

@@ -178,6 +178,7 @@ pub fn judged(scenario: &Scenario, tool: &dyn Tool, capture: &Capture, settings:
             exit: meta.exit.clone(),
             elapsed_s: meta.elapsed_s,
             peak_rss_bytes: meta.peak_rss_bytes,
+            peak_gpu_bytes: meta.peak_gpu_bytes,
             stdout: meta.stdout.clone(),
             stderr: meta.stderr.clone(),
             left_behind: meta.left_behind.clone(),

@@ -76,6 +76,7 @@ pub(crate) fn capture(program_root: &str, stderr: &[u8]) -> Capture {
             exit: Exit::Code(1),
             elapsed_s: 1.0,
             peak_rss_bytes: None,
+            peak_gpu_bytes: None,
             stdout: Stream::default(),
             stderr: Stream { bytes: stderr.len() as u64, cut: None },
             left_behind: Vec::new(),

@@ -11,11 +11,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
+use tokio::sync::OnceCell;
 
+use super::gpu_memory::Sampler;
 use super::supervise::{self, Account, Order};
 use super::{BackendError, Job, case_env};
 use crate::capture::{CappedStream, Capture, Exit, Meta, Provenance, SCHEMA_VERSION};
-use crate::case::Subject;
+use crate::case::{Device, Subject};
 use crate::host::Host;
 use crate::tool::{self, RECORDED, Target, WorkFile};
 
@@ -32,18 +34,30 @@ pub struct Local {
     supervisor: PathBuf,
     host: Host,
     env: BTreeMap<String, String>,
+    /// Started with the first case on a GPU; empty where there is no `nvidia-smi`.
+    gpu_memory: OnceCell<Option<Sampler>>,
 }
 
 impl Local {
     /// `supervisor` is a program that answers `__supervise` as this crate's binary does; `env` is the machine's
     /// environment.
     pub fn new(supervisor: PathBuf, host: Host, env: BTreeMap<String, String>) -> Self {
-        Self { supervisor, host, env }
+        Self { supervisor, host, env, gpu_memory: OnceCell::new() }
     }
 
     /// The machine.
     pub fn host(&self) -> &Host {
         &self.host
+    }
+
+    /// The one sampler of GPU memory, where it can tell anything about a case on this device.
+    async fn gpu_memory(&self, device: Device) -> Option<&Sampler> {
+        let program = self.host.programs.iter().find(|program| program.name == "nvidia-smi");
+        let path = program.and_then(|program| program.path.as_deref())?;
+        if device == Device::Cpu || self.host.gpus.is_err() {
+            return None;
+        }
+        self.gpu_memory.get_or_init(|| Sampler::start(&self.supervisor, path, &self.env)).await.as_ref()
     }
 
     /// Runs a case to its end, its deadline, or the user's stop.
@@ -84,7 +98,7 @@ impl Local {
             account: job.work.with_extension("account"),
         };
         let date = Timestamp::now();
-        let Supervised { account, stdout, stderr } = self.supervised(&order, &env, job).await?;
+        let Supervised { account, peak_gpu_bytes, stdout, stderr } = self.supervised(&order, &env, job).await?;
         if let Some(why) = account.not_started {
             return Err(BackendError::Infra(why));
         }
@@ -111,6 +125,7 @@ impl Local {
                 exit: account.exit,
                 elapsed_s: account.elapsed_s,
                 peak_rss_bytes: account.peak_rss_bytes,
+                peak_gpu_bytes,
                 stdout: stdout_info,
                 stderr: stderr_info,
                 left_behind: account.left_behind,
@@ -148,7 +163,7 @@ impl Local {
                 watch_env: BTreeSet::new(),
                 account: job.work.with_extension("account"),
             };
-            let Supervised { account, stdout, stderr } = self.supervised(&order, env, job).await?;
+            let Supervised { account, stdout, stderr, .. } = self.supervised(&order, env, job).await?;
             if account.stopped {
                 return Err(BackendError::Stopped);
             }
@@ -184,6 +199,7 @@ impl Local {
         job: &Job<'_>,
     ) -> Result<Supervised, BackendError> {
         let infra = |what: &str, e: std::io::Error| BackendError::Infra(format!("failed to {what}: {e}"));
+        let gpu_memory = self.gpu_memory(job.device).await;
         let mut supervisor = Command::new(&self.supervisor)
             .arg(supervise::SUBCOMMAND)
             .env_clear()
@@ -196,6 +212,7 @@ impl Local {
             .process_group(0)
             .spawn()
             .map_err(|e| infra("start the supervisor", e))?;
+        let watch = gpu_memory.and_then(|sampler| sampler.watch(supervisor.id()));
         let mut input = supervisor.stdin.take();
         let mut line = serde_json::to_vec(order).map_err(|e| infra("write the order", e.into()))?;
         line.push(b'\n');
@@ -229,7 +246,9 @@ impl Local {
         };
         let streams = tokio::time::timeout(DRAIN, async { (stdout.await, stderr.await) }).await;
         match streams {
-            Ok((Ok(stdout), Ok(stderr))) => Ok(Supervised { account, stdout, stderr }),
+            Ok((Ok(stdout), Ok(stderr))) => {
+                Ok(Supervised { account, peak_gpu_bytes: watch.and_then(|w| w.peak()), stdout, stderr })
+            }
             Ok(_) => Err(BackendError::Infra("reading the output failed".into())),
             Err(_) => Err(BackendError::Infra("the output stayed open after the last process had ended".into())),
         }
@@ -247,6 +266,7 @@ fn bring(work: &Path, file: &WorkFile) -> std::io::Result<()> {
 
 struct Supervised {
     account: Account,
+    peak_gpu_bytes: Option<u64>,
     stdout: CappedStream,
     stderr: CappedStream,
 }

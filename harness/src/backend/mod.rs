@@ -1,6 +1,7 @@
 //! Where cases run. Only this module starts the processes of scenarios, tools and probes.
 
 mod docker;
+mod gpu_memory;
 mod local;
 pub mod probe;
 mod replay;

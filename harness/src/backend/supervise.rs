@@ -290,7 +290,7 @@ impl Tree {
 
 /// The parent and the group of a process that is not a zombie. The name in `stat` may hold anything, so the fields
 /// are counted from its last parenthesis.
-fn live_parent(process: &Path) -> Option<(i32, i32)> {
+pub(super) fn live_parent(process: &Path) -> Option<(i32, i32)> {
     let stat = std::fs::read(process.join("stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();

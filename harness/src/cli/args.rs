@@ -48,6 +48,8 @@ pub(super) enum Command {
     Test(TestArgs),
     /// Run scenarios on this machine's GPU and keep the captures for replays and snapshots
     Record(RecordArgs),
+    /// Measure what tools cost on training loops that do not fail
+    Bench(BenchArgs),
     /// Print the JSON Schema of `run.json` and of `--format json`
     Schema,
 }
@@ -197,7 +199,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["ids", "all", "partition", "no_twins"])]
     pub(super) resume: Option<PathBuf>,
 
-    /// terminal, json, junit or markdown, with `:PATH` into a file; may be given several times
+    /// terminal, json, junit, markdown or scoreboard, with `:PATH` into a file; may be given several times
     #[arg(long, default_value = "terminal", value_name = "F[:PATH]")]
     pub(super) format: Vec<Output>,
 }
@@ -208,7 +210,7 @@ pub(super) struct ReportArgs {
     #[arg(value_name = "RUN-DIR")]
     pub(super) run: PathBuf,
 
-    /// terminal, json, junit or markdown, with `:PATH` into a file; may be given several times
+    /// terminal, json, junit, markdown or scoreboard, with `:PATH` into a file; may be given several times
     #[arg(long, default_value = "terminal", value_name = "F[:PATH]")]
     pub(super) format: Vec<Output>,
 }
@@ -235,6 +237,61 @@ pub(super) struct RecordArgs {
     /// Bytes of each output stream to keep; more is cut in the middle and marked
     #[arg(long, default_value_t = 64 << 10, value_name = "BYTES", value_parser = output_cap)]
     pub(super) output_cap: usize,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct BenchArgs {
+    /// Tools, separated by commas, `TOOL.sync` or `TOOL.async` for one mode; `all` is all of them (default: those that
+    /// people make claims about)
+    #[arg(long, value_delimiter = ',', value_name = "TOOL")]
+    pub(super) tool: Vec<String>,
+
+    /// The mode of tools that name none; plain async is always measured
+    #[arg(long, value_enum, default_value_t = ModeChoice::Async)]
+    pub(super) mode: ModeChoice,
+
+    /// Training loops: mlp is launch-bound, transformer is GPU-bound
+    #[arg(long, value_delimiter = ',', default_value = "mlp,transformer", value_name = "PROGRAM")]
+    pub(super) program: Vec<String>,
+
+    /// How often each is measured, interleaved
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) rounds: u32,
+
+    /// Iterations in a timed window (default: what suits the program)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(super) iters: Option<u32>,
+
+    /// Timed windows of a process
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) windows: u32,
+
+    /// Where the tensors live
+    #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
+    pub(super) device: DeviceChoice,
+
+    /// The interpreter that programs are run with
+    #[arg(long, default_value = "python3", value_name = "PATH")]
+    pub(super) python: String,
+
+    /// Seconds in all: no round begins that would take longer
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub(super) budget: Option<f64>,
+
+    /// Seconds that a process may take before its whole tree is killed
+    #[arg(long, default_value_t = 300.0, value_name = "S", value_parser = seconds)]
+    pub(super) timeout: f64,
+
+    /// terminal, markdown or json
+    #[arg(long, value_enum, default_value_t = BenchFormat::Terminal)]
+    pub(super) format: BenchFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum BenchFormat {
+    Terminal,
+    Markdown,
+    Json,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -8,6 +8,7 @@
 //! | 3 | infrastructure: the harness or the machine failed, the run was interrupted, or nothing could run |
 
 mod args;
+mod bench;
 mod output;
 mod progress;
 mod record;
@@ -172,6 +173,7 @@ fn dispatch(args: Args, terminal: &Terminal) -> Result<Status, CliError> {
         Command::Report(args) => report(&args, terminal),
         Command::Test(args) => test::test(&assets()?, &args, terminal),
         Command::Record(args) => block_on(record::record(&assets()?, args, terminal)),
+        Command::Bench(args) => block_on(bench::run(args, terminal)),
         Command::Schema => {
             let schema = schemars::schema_for!(Run);
             let text = serde_json::to_string_pretty(&schema).map_err(|e| CliError::Infra(e.to_string()))?;

@@ -39,8 +39,26 @@ pub(super) async fn run(assets: &Assets, args: RunArgs, terminal: &Terminal) -> 
 
 /// Runs a request to its end, or to the user's stop.
 pub(super) async fn supervised(request: Request, terminal: &Terminal, show_progress: bool) -> Result<Run, CliError> {
-    let (stop, stopped) = watch::channel(false);
     let mut progress = Progress::new(terminal, request.plan.len() - request.done.len());
+    let result = stoppable(terminal, |stopped| async {
+        let running = run::run(request, stopped, |event| {
+            if show_progress {
+                progress.observe(&event);
+            }
+        });
+        running.await.map_err(CliError::from)
+    })
+    .await;
+    progress.finish();
+    result
+}
+
+/// Does some work that the user can stop: the first signal tells the work, the second leaves at once.
+pub(super) async fn stoppable<T, F: Future<Output = Result<T, CliError>>>(
+    terminal: &Terminal,
+    work: impl FnOnce(watch::Receiver<bool>) -> F,
+) -> Result<T, CliError> {
+    let (stop, stopped) = watch::channel(false);
     let mut interrupt =
         signal(SignalKind::interrupt()).map_err(|e| CliError::Infra(format!("failed to listen for Ctrl-C: {e}")))?;
     let mut terminate =
@@ -51,17 +69,10 @@ pub(super) async fn supervised(request: Request, terminal: &Terminal, show_progr
         let _ = stop.send(true);
         tokio::select! { _ = interrupt.recv() => {}, _ = terminate.recv() => {} }
     };
-    let running = run::run(request, stopped, |event| {
-        if show_progress {
-            progress.observe(&event);
-        }
-    });
-    let result = tokio::select! {
-        result = running => result.map_err(CliError::from),
+    tokio::select! {
+        result = work(stopped) => result,
         () = aborted => Err(CliError::Aborted),
-    };
-    progress.finish();
-    result
+    }
 }
 
 async fn fresh(assets: &Assets, args: &RunArgs) -> Result<Request, CliError> {
@@ -190,8 +201,13 @@ async fn choose(assets: &Assets, args: &RunArgs, device: Device) -> Result<Chose
 }
 
 pub(super) async fn local(live: &LiveArgs) -> Result<Local, CliError> {
+    local_with(&live.python).await
+}
+
+/// This machine, with an interpreter.
+pub(super) async fn local_with(python: &str) -> Result<Local, CliError> {
     let program = this_program()?;
-    let host = probe::probe(&program, &live.python).await;
+    let host = probe::probe(&program, python).await;
     Ok(Local::new(program, host, environment()))
 }
 

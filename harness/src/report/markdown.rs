@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{harmless, replay_notice, seconds, short_kernel};
+use super::{harmless, replay_notice, scoreboard, seconds, short_kernel};
 use crate::case::{Mode, Subject, Verdict};
 use crate::results::{CaseResult, Run, ScenarioView, Standing};
 
@@ -22,6 +22,9 @@ pub(super) fn render(run: &Run) -> String {
     }
     for scenario in &run.scenarios {
         scenario_report(&mut out, run, scenario);
+    }
+    if scoreboard::is_worthwhile(run) {
+        let _ = write!(out, "\n{}", scoreboard::markdown(&scoreboard::Scoreboard::of(run)));
     }
     let met = run.cases.iter().filter(|c| c.standing() == Standing::Met).count();
     let _ = writeln!(out, "\n{met} of {} cases as expected.", run.cases.len() + run.unfinished.len());

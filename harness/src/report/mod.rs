@@ -3,6 +3,7 @@
 mod json;
 mod junit;
 mod markdown;
+mod scoreboard;
 mod terminal;
 
 use std::fmt;
@@ -22,11 +23,13 @@ pub enum ReportFormat {
     Junit,
     /// For issues and chats.
     Markdown,
+    /// The tools compared over all scenarios, at a terminal.
+    Scoreboard,
 }
 
 impl ReportFormat {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Terminal, Self::Json, Self::Junit, Self::Markdown];
+    pub const ALL: [Self; 5] = [Self::Terminal, Self::Json, Self::Junit, Self::Markdown, Self::Scoreboard];
 
     /// The name on the command line.
     pub fn name(self) -> &'static str {
@@ -35,6 +38,7 @@ impl ReportFormat {
             Self::Json => "json",
             Self::Junit => "junit",
             Self::Markdown => "markdown",
+            Self::Scoreboard => "scoreboard",
         }
     }
 
@@ -46,6 +50,7 @@ impl ReportFormat {
             Self::Json => json::render(run),
             Self::Junit => junit::render(run),
             Self::Markdown => markdown::render(run),
+            Self::Scoreboard => scoreboard::terminal(&scoreboard::Scoreboard::of(run), layout),
         }
     }
 }
@@ -159,7 +164,9 @@ mod tests {
     #[test]
     fn outputs_name_a_format_and_perhaps_a_file() {
         assert_eq!("json:a:b.json".parse(), Ok(Output { format: ReportFormat::Json, path: Some("a:b.json".into()) }));
-        assert!("jsn".parse::<Output>().is_err_and(|e| e.contains("possible: terminal, json, junit, markdown")));
+        assert!(
+            "jsn".parse::<Output>().is_err_and(|e| e.contains("possible: terminal, json, junit, markdown, scoreboard"))
+        );
         assert!("json:".parse::<Output>().is_err());
     }
 }

@@ -7,7 +7,7 @@ use anstyle::{AnsiColor, Style};
 use comfy_table::{Cell, Color, ContentArrangement, Table, presets};
 use unicode_width::UnicodeWidthStr as _;
 
-use super::{Layout, deciding, harmless, replay_notice, seconds, short_kernel};
+use super::{Layout, deciding, harmless, replay_notice, scoreboard, seconds, short_kernel};
 use crate::case::{CaseId, Mode, Outcome, Subject, TruthLine, Verdict};
 use crate::finding::FindingKind;
 use crate::results::{CaseResult, Run, ScenarioView, Standing};
@@ -44,6 +44,10 @@ pub(super) fn render(run: &Run, layout: Layout) -> String {
         scenario_report(&mut out, run, scenario, width);
     }
     out.push('\n');
+    if scoreboard::is_worthwhile(run) {
+        out.push_str(&scoreboard::terminal(&scoreboard::Scoreboard::of(run), layout));
+        out.push('\n');
+    }
     summary(&mut out, run, width);
     out
 }

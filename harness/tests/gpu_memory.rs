@@ -1,0 +1,113 @@
+//! GPU memory of a case, with a program in place of `nvidia-smi`: no GPU is needed.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use faultlab::backend::{Backend, Job, Local};
+use faultlab::case::{CaseId, Device, Mode, Subject};
+use faultlab::host::{Gpu, Host, Missing, Program, Python, PythonFolders, Torch};
+use faultlab::scenario::{self, FaultClass, Place, Scenario, Truth};
+use faultlab::tool;
+use tokio::sync::watch;
+
+/// Says that the case's process holds 300 MiB and one that is none of ours 9000.
+const SMI: &str = r#"#!/bin/sh
+echo $$ > FOLDER/smi.pid
+echo "$@" > FOLDER/smi.args
+while :; do
+  [ -s FOLDER/case.pid ] && echo "GPU-1, $(cat FOLDER/case.pid), 300"
+  echo "GPU-1, 1, 9000"
+  echo "GPU-1, 2, [N/A]"
+  sleep 0.1
+done
+"#;
+
+fn executable(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("a stub can be written");
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a stub can be made executable");
+}
+
+fn host(smi: &Path) -> Host {
+    let missing = || Missing { why: "x".into(), mend: "y".into() };
+    Host {
+        os: "Linux".into(),
+        gpus: Ok(vec![Gpu { index: 0, name: "G".into(), compute_capability: None, memory_bytes: None, trouble: None }]),
+        driver: Err(missing()),
+        cuda: Err(missing()),
+        // A shell runs the "program".
+        python: Ok(Python { executable: "/bin/sh".into(), version: "3".into(), folders: PythonFolders::default() }),
+        torch: Ok(Torch { version: "2".into(), cuda: None }),
+        docker: Err(missing()),
+        programs: vec![Program {
+            name: "nvidia-smi".into(),
+            purpose: String::new(),
+            path: Some(smi.display().to_string()),
+            version: Err(missing()),
+        }],
+    }
+}
+
+fn scenario(folder: &Path) -> Scenario {
+    let place = Place { file: "p.py".into(), line: 1 };
+    let source = "echo $$ > ../case.pid; sleep 1.5\n".to_string();
+    std::fs::write(folder.join("p.py"), &source).expect("the program can be written");
+    let program = scenario::Program { file: "p.py".into(), source };
+    Scenario {
+        id: "s".into(),
+        title: String::new(),
+        story: String::new(),
+        class: FaultClass::Shape,
+        needs: Vec::new(),
+        folder: folder.into(),
+        program: program.clone(),
+        twin: program,
+        args: Vec::new(),
+        truth: Truth { fault: place.clone(), root: place, callers: Vec::new(), kernel: None, error: None },
+        cpu: None,
+        expect: Vec::new(),
+        hints: Vec::new(),
+        fix: String::new(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_peak_of_the_cases_tree_is_kept_and_the_sampler_ends_with_the_backend() {
+    let folder = tempfile::tempdir().unwrap();
+    let smi = folder.path().join("nvidia-smi");
+    executable(&smi, &SMI.replace("FOLDER", &folder.path().display().to_string()));
+    let env = BTreeMap::from([("PATH".to_string(), "/usr/bin:/bin".to_string())]);
+    let local = Local::new(env!("CARGO_BIN_EXE_faultlab").into(), host(&smi), env);
+    let backend = Backend::Local(Box::new(local));
+    let scenario = scenario(folder.path());
+    let (_keep, stop) = watch::channel(false);
+    let work = folder.path().join("work");
+    std::fs::create_dir(&work).unwrap();
+    let mut job = Job {
+        case: CaseId { scenario: "s".into(), subject: Subject::Program, tool: "bare".into(), mode: Mode::Async },
+        scenario: &scenario,
+        tool: tool::find("bare").unwrap(),
+        device: Device::Cpu,
+        deadline: Duration::from_mins(1),
+        output_cap: 4096,
+        work,
+        stop,
+    };
+    let on_cpu = backend.capture(&job).await.unwrap();
+    assert_eq!(on_cpu.meta.peak_gpu_bytes, None);
+    assert!(!folder.path().join("smi.pid").exists(), "nothing is sampled for a case on the CPU");
+
+    std::fs::remove_file(folder.path().join("case.pid")).unwrap();
+    job.device = Device::Cuda;
+    let with_gpu = backend.capture(&job).await.unwrap();
+    assert_eq!(with_gpu.meta.peak_gpu_bytes, Some(300 << 20));
+    let args = std::fs::read_to_string(folder.path().join("smi.args")).unwrap();
+    assert!(args.contains("--loop-ms=500"), "{args}");
+
+    let pid = std::fs::read_to_string(folder.path().join("smi.pid")).unwrap();
+    let process = Path::new("/proc").join(pid.trim());
+    assert!(process.exists(), "one process serves the whole run");
+    drop(backend);
+    assert!(!process.exists(), "nothing outlives the run");
+}
