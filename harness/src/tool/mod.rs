@@ -6,6 +6,9 @@ mod common;
 mod cpp_stacktraces;
 // Used by every tool that lives in the user's interpreter.
 mod inject;
+mod sanitizer;
+// Used by the CUDA tools.
+mod text;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +18,15 @@ use crate::finding::Finding;
 use crate::host::Need;
 
 /// Every tool, in the order of reports.
-pub static ALL: &[&dyn Tool] = &[&bare::Bare, &cpp_stacktraces::CppStacktraces, &anomaly::Anomaly];
+pub static ALL: &[&dyn Tool] = &[
+    &bare::Bare,
+    &cpp_stacktraces::CppStacktraces,
+    &anomaly::Anomaly,
+    &sanitizer::MEMCHECK,
+    &sanitizer::RACECHECK,
+    &sanitizer::INITCHECK,
+    &sanitizer::SYNCCHECK,
+];
 
 /// The tool of this id.
 pub fn find(id: &str) -> Option<&'static dyn Tool> {
