@@ -3,7 +3,11 @@
 mod anomaly;
 mod bare;
 mod common;
+mod coredump;
 mod cpp_stacktraces;
+mod cuda_gdb;
+// Used by `coredump` and `cuda-gdb`.
+mod debugger;
 // Used by every tool that lives in the user's interpreter.
 mod inject;
 mod sanitizer;
@@ -26,6 +30,8 @@ pub static ALL: &[&dyn Tool] = &[
     &sanitizer::RACECHECK,
     &sanitizer::INITCHECK,
     &sanitizer::SYNCCHECK,
+    &coredump::Coredump,
+    &cuda_gdb::CudaGdb,
 ];
 
 /// The tool of this id.
