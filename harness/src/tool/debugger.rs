@@ -68,7 +68,7 @@ impl Stop {
             if let Some((file, line)) = place {
                 (self.line, self.precise) = (Some((file.into(), line)), true);
             }
-        } else if let Some((frame, launch)) = said.split_once("<<<").filter(|_| said.starts_with('#')) {
+        } else if let Some((frame, launch)) = said.split_once("<<<").filter(|_| is_frame(said)) {
             // The kernel's frame; a `__device__` function that it called stands before it.
             let name = frame.split_once(" in ").map_or_else(
                 || frame.trim_start_matches(|c: char| c == '#' || c.is_ascii_digit()).trim(),
@@ -126,6 +126,11 @@ impl Stop {
             evidence: Evidence { stream: stream.into(), start: self.start, end: self.end },
         })
     }
+}
+
+/// `#0  0x00007f… in …`, or of the place where it stopped without the number.
+fn is_frame(said: &str) -> bool {
+    said.starts_with('#') || said.starts_with("0x")
 }
 
 /// A host frame of a backtrace: `#1  0x00007ffff6b07720 in f(int) () from /lib/libc10.so`, `#3  f (n=1) at a.cc:12`.
