@@ -1,5 +1,7 @@
 //! What cuda-gdb prints where a kernel stopped: of a live program and of a core dump the same.
 
+use std::fmt::Write as _;
+
 use super::text;
 use crate::finding::{DeviceLine, Evidence, Finding, FindingKind, Kernel, Location, NativeFrame};
 
@@ -103,13 +105,13 @@ impl Stop {
         let exception = self.exception.unwrap_or_else(|| "stopped".into());
         let mut message = format!("{exception} in {name}");
         if let Some(grid) = self.grid {
-            message.push_str(&format!(", grid {grid}"));
+            let _ = write!(message, ", grid {grid}");
         }
         if let Some(launch) = self.launch {
-            message.push_str(&format!(" {launch}"));
+            let _ = write!(message, " {launch}");
         }
         if let (Some(block), Some(thread)) = (self.block, self.thread) {
-            message.push_str(&format!(", block {}, thread {}", text::shown(block), text::shown(thread)));
+            let _ = write!(message, ", block {}, thread {}", text::shown(block), text::shown(thread));
         }
         if self.line.is_some() && !self.precise {
             message.push_str(" (the line is where the warp stood)");

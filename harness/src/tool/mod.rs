@@ -8,8 +8,10 @@ mod cpp_stacktraces;
 mod cuda_gdb;
 // Used by `coredump` and `cuda-gdb`.
 mod debugger;
+mod gdb;
 // Used by every tool that lives in the user's interpreter.
 mod inject;
+mod nsys;
 mod sanitizer;
 // Used by the CUDA tools.
 mod text;
@@ -32,6 +34,8 @@ pub static ALL: &[&dyn Tool] = &[
     &sanitizer::SYNCCHECK,
     &coredump::Coredump,
     &cuda_gdb::CudaGdb,
+    &gdb::Gdb,
+    &nsys::Nsys,
 ];
 
 /// The tool of this id.
@@ -197,6 +201,7 @@ pub const RECORDED: &[&str] = &[
     "CUDA_DEVICE_ORDER",
     "CUDA_MODULE_LOADING",
     "CUDA_VISIBLE_DEVICES",
+    "FAULTLAB_NSYS_CAPTURE_RANGE",
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES",
     "OMP_NUM_THREADS",
