@@ -1,6 +1,7 @@
 //! The scripts that the CUDA tools bring, under a real Python, gdb and shell. No GPU and no torch are needed.
 
 #![expect(clippy::disallowed_methods, reason = "a test of scripts starts their interpreters")]
+#![expect(clippy::print_stderr, reason = "a test that was skipped says why")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,15 +14,15 @@ fn python() -> String {
 }
 
 fn run(folder: &Path, argv: &[&str], env: &[(&str, &str)]) -> Option<Output> {
-    let (program, args) = argv.split_first()?;
-    Command::new(program).args(args).current_dir(folder).envs(env.iter().copied()).output().ok()
+    let (program, rest) = argv.split_first()?;
+    Command::new(program).args(rest).current_dir(folder).envs(env.iter().copied()).output().ok()
 }
 
 fn write(folder: &Path, files: &[(&str, &str)]) {
     for (name, text) in files {
         let path = folder.join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, text).unwrap();
+        std::fs::create_dir_all(path.parent().unwrap_or(folder)).expect("the test's folder can be written");
+        std::fs::write(path, text).expect("the test's folder can be written");
     }
 }
 
@@ -160,8 +161,8 @@ fn nsys_is_run_imported_and_read() {
     let argv = ["sh", "nsys_run.sh", &nsys, &python, "-c", "print('a  b'); raise SystemExit(5)"];
     let output = run(folder.path(), &argv, &[("FAULTLAB_NSYS_CAPTURE_RANGE", "cudaProfilerApi")]).unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(5), &b"a  b\n"[..]));
-    let args = std::fs::read_to_string(at("profile.args")).unwrap();
-    assert!(args.contains("--capture-range=cudaProfilerApi --capture-range-end=stop"), "{args}");
+    let given = std::fs::read_to_string(at("profile.args")).unwrap();
+    assert!(given.contains("--capture-range=cudaProfilerApi --capture-range-end=stop"), "{given}");
 
     let argv = [python.as_str(), "nsys_read.py", &nsys];
     let output = run(folder.path(), &argv, &[("LD_LIBRARY_PATH", "")]).unwrap();

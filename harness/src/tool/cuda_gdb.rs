@@ -101,10 +101,10 @@ impl Tool for CudaGdb {
     fn activity(&self, capture: &Capture, findings: &[Finding]) -> Activity {
         let said = Said::read(capture);
         let evidence = match (said.stop, said.ended) {
-            (Some(_), _) => "it stopped in a kernel",
-            (None, Some(true)) => "it followed the program to its end",
-            (None, Some(false)) => "it stopped the program on the host",
-            (None, None) => {
+            (Some(debugger::Stop { kernel: Some(_), .. }), _) => "it stopped in a kernel",
+            (_, Some(true)) => "it followed the program to its end",
+            (_, Some(false)) => "it stopped the program on the host",
+            (_, None) => {
                 return Activity::Unproven("cuda-gdb said neither where it stopped nor that it ended".into());
             }
         };

@@ -26,6 +26,8 @@ pub(super) struct Stop {
     /// Grid and block dimensions: `<<<(128,1,1),(256,1,1)>>>`
     launch: Option<String>,
     line: Option<(String, u32)>,
+    /// The kernels that were running: `info cuda kernels`.
+    running: Vec<String>,
     /// The line is of the exception's own PC, not of where the warp was when it stopped.
     precise: bool,
     start: u64,
@@ -46,6 +48,10 @@ pub(super) fn stop(bytes: &[u8]) -> Option<Stop> {
             (any, stop.start) = (true, start);
         }
         stop.end = start + line.len() as u64;
+    }
+    // A fault that is laid to no warp leaves no focus. With one kernel running it is that one.
+    if let (None, [only]) = (&stop.kernel, stop.running.as_slice()) {
+        stop.kernel = Some(only.clone());
     }
     (stop.kernel.is_some() || stop.exception.is_some()).then_some(stop)
 }
@@ -70,7 +76,8 @@ impl Stop {
             if let Some((file, line)) = place {
                 (self.line, self.precise) = (Some((file.into(), line)), true);
             }
-        } else if let Some((frame, launch)) = said.split_once("<<<").filter(|_| is_frame(said)) {
+        } else if let Some((frame, launch)) = said.split_once("<<<").filter(|_| self.block.is_some() && is_frame(said))
+        {
             // The kernel's frame; a `__device__` function that it called stands before it.
             let name = frame.split_once(" in ").map_or_else(
                 || frame.trim_start_matches(|c: char| c == '#' || c.is_ascii_digit()).trim(),
@@ -79,8 +86,10 @@ impl Stop {
             self.kernel = Some(name.trim().into());
             self.launch = launch.split_once(">>>").map(|(dims, _)| format!("<<<{dims}>>>"));
             self.frame_line(said);
-        } else if said.starts_with("#0 ") && self.kernel.is_none() {
+        } else if said.starts_with("#0 ") && self.block.is_some() && self.kernel.is_none() {
             self.frame_line(said);
+        } else if let Some(kernel) = running(said).filter(|_| self.running.len() < 64) {
+            self.running.push(kernel.into());
         } else {
             return false;
         }
@@ -128,6 +137,16 @@ impl Stop {
             evidence: Evidence { stream: stream.into(), start: self.start, end: self.end },
         })
     }
+}
+
+/// A row of `info cuda kernels`: `*  0  -  0  36 Active 0x0000… (128,1,1) (256,1,1) pack_rows()`.
+fn running(said: &str) -> Option<&str> {
+    let mut rest = said.split_once(" Active 0x")?.1;
+    for _ in 0..2 {
+        rest = rest.split_once(" (")?.1;
+    }
+    let name = rest.split_once(") ")?.1.trim();
+    Some(name.strip_suffix("()").unwrap_or(name)).filter(|name| !name.is_empty())
 }
 
 /// `#0  0x00007f… in …`, or of the place where it stopped without the number.
@@ -213,6 +232,18 @@ Assertion failed.
         );
         assert_eq!((kernel.block, kernel.thread), (Some([36, 0, 0]), Some([0, 0, 0])));
         assert_eq!(finding.location.device, None);
+    }
+
+    #[test]
+    fn without_a_focus_the_only_running_kernel_is_named() {
+        let row = "   0      -   0   36 Active 0x000003c0 (128,1,1) (256,1,1) at::native::f<16, long>() \n";
+        let one = format!("Opening GPU coredump: core.cuda\nCUDA Exception: Device Illegal Address\n{row}");
+        let finding = stop(one.as_bytes()).and_then(|s| s.finding("x")).unwrap();
+        assert_eq!(finding.message, "Device Illegal Address in at::native::f<16, long>");
+        let two = format!("{one}{row}");
+        assert!(stop(two.as_bytes()).unwrap().finding("x").is_none());
+        // What a program prints is no stop.
+        assert_eq!(stop(b"#0 in pack<<<1>>> at x.cu:7\n"), None);
     }
 
     #[test]
