@@ -60,38 +60,30 @@ impl Tool for Gdb {
     }
 
     fn parse(&self, capture: &Capture) -> Vec<Finding> {
-        let log = Log::read(capture);
         // Of a program that ended well every throw was caught.
-        let report = log.last.filter(|_| capture.meta.exit != Exit::Code(0)).map(|(throw, evidence)| {
-            let frames = throw.python.into_iter().map(|f| PythonFrame {
-                own: common::own(&capture.meta.program_root, &f.file),
-                file: f.file,
-                line: f.line,
-                function: f.function,
-                source: None,
-            });
-            let native =
-                throw.native.into_iter().map(|f| NativeFrame { symbol: f.symbol, module: f.module, source: f.source });
-            let location = Location { python: frames.collect(), native: native.collect(), ..Location::default() };
-            let message = match (&throw.exception, &throw.signal) {
-                (_, Some(signal)) => format!("stopped by {signal}"),
-                (Some(exception), None) => format!("the last C++ exception thrown is a {exception}"),
-                (None, None) => "the last C++ exception thrown".into(),
-            };
-            Finding { kind: FindingKind::Report, error_type: throw.exception, message, location, evidence }
-        });
+        if capture.meta.exit == Exit::Code(0) {
+            return common::context(capture);
+        }
+        let log = Log::read(capture);
         let printed = common::findings(capture);
-        let Some(mut report) = report else { return common::context(capture) };
-        if report.location.python.is_empty() {
-            return std::iter::once(report).chain(printed).collect();
-        }
-        // The program ended in an exception of another line: what was thrown here was caught.
+        let root = &capture.meta.program_root;
+        let finding = |kind, (throw, evidence): (Record, Evidence)| throw.finding(kind, root, evidence);
+        // The exception that ended the program stands at the same line, or the program printed none (an abort).
         let ends: Vec<_> = printed.iter().filter(|f| f.kind == FindingKind::Exception).collect();
-        let place = report.location.innermost_own();
-        if !ends.is_empty() && ends.iter().all(|end| end.location.innermost_own() != place) {
-            report.kind = FindingKind::Context;
+        let at_the_end = |report: &Finding| {
+            let place = report.location.innermost_own();
+            ends.is_empty() || ends.iter().any(|end| end.location.innermost_own() == place)
+        };
+        let report = log.last_with_python.map(|throw| finding(FindingKind::Report, throw)).filter(at_the_end);
+        match (report, log.last.map(|throw| finding(FindingKind::Report, throw))) {
+            (Some(report), _) => std::iter::once(report).chain(common::context(capture)).collect(),
+            (None, Some(last)) if last.location.python.is_empty() => std::iter::once(last).chain(printed).collect(),
+            (None, Some(caught)) => {
+                let caught = Finding { kind: FindingKind::Context, ..caught };
+                std::iter::once(caught).chain(common::context(capture)).collect()
+            }
+            (None, None) => common::context(capture),
         }
-        std::iter::once(report).chain(common::context(capture)).collect()
     }
 
     fn activity(&self, capture: &Capture, findings: &[Finding]) -> Activity {
@@ -108,7 +100,7 @@ impl Tool for Gdb {
 }
 
 /// A line of the log. Of each kind only some fields are there.
-#[derive(Default, Deserialize)]
+#[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 struct Record {
     kind: String,
@@ -120,14 +112,35 @@ struct Record {
     throws: u64,
 }
 
-#[derive(Deserialize)]
+impl Record {
+    fn finding(self, kind: FindingKind, root: &str, evidence: Evidence) -> Finding {
+        let frames = self.python.into_iter().map(|f| PythonFrame {
+            own: common::own(root, &f.file),
+            file: f.file,
+            line: f.line,
+            function: f.function,
+            source: None,
+        });
+        let native =
+            self.native.into_iter().map(|f| NativeFrame { symbol: f.symbol, module: f.module, source: f.source });
+        let location = Location { python: frames.collect(), native: native.collect(), ..Location::default() };
+        let message = match (&self.exception, &self.signal) {
+            (_, Some(signal)) => format!("stopped by {signal}"),
+            (Some(exception), None) => format!("the last C++ exception thrown is a {exception}"),
+            (None, None) => "the last C++ exception thrown".into(),
+        };
+        Finding { kind, error_type: self.exception, message, location, evidence }
+    }
+}
+
+#[derive(Clone, Deserialize)]
 struct Native {
     symbol: String,
     module: Option<String>,
     source: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 struct Python {
     file: String,
     line: u32,
@@ -140,6 +153,8 @@ struct Log {
     started: Option<String>,
     /// The last throw, or the signal that ended the program.
     last: Option<(Record, Evidence)>,
+    /// The last one of a thread that ran Python: neither of autograd's threads nor of the interpreter's end.
+    last_with_python: Option<(Record, Evidence)>,
     /// How many throws there were; known at the end.
     throws: Option<u64>,
 }
@@ -155,7 +170,11 @@ impl Log {
                 "started" => log.started = Some(record.gdb),
                 "throw" | "signal" | "attached" => {
                     let end = start + line.len() as u64;
-                    log.last = Some((record, Evidence { stream: LOG.into(), start, end }));
+                    let throw = (record, Evidence { stream: LOG.into(), start, end });
+                    if !throw.0.python.is_empty() {
+                        log.last_with_python = Some(throw.clone());
+                    }
+                    log.last = Some(throw);
                 }
                 "ended" => log.throws = Some(record.throws),
                 _ => {}
@@ -214,6 +233,14 @@ IndexError: Target 10 is out of bounds.
         assert!(findings.iter().all(|f| f.kind != FindingKind::Exception));
         // It ended at line 43 of another file: the throw was caught.
         assert!(findings.iter().all(|f| !f.kind.is_claim()));
+    }
+
+    #[test]
+    fn a_throw_of_the_interpreters_end_is_not_the_last_word() {
+        let (log, ended) = SHAPE.split_once("{\"kind\": \"ended\"").unwrap();
+        let late = LABEL.lines().nth(1).unwrap();
+        let findings = Gdb.parse(&capture(&format!("{log}{late}\n{{\"kind\": \"ended\"{ended}"), b""));
+        assert_eq!(findings[0].location.innermost_own(), Some(("train_digits.py", 20)));
     }
 
     #[test]
