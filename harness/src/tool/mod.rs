@@ -3,9 +3,18 @@
 mod anomaly;
 mod bare;
 mod common;
+mod coredump;
 mod cpp_stacktraces;
+mod cuda_gdb;
+// Used by `coredump` and `cuda-gdb`.
+mod debugger;
+mod gdb;
 // Used by every tool that lives in the user's interpreter.
 mod inject;
+mod nsys;
+mod sanitizer;
+// Used by the CUDA tools.
+mod text;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +24,19 @@ use crate::finding::Finding;
 use crate::host::Need;
 
 /// Every tool, in the order of reports.
-pub static ALL: &[&dyn Tool] = &[&bare::Bare, &cpp_stacktraces::CppStacktraces, &anomaly::Anomaly];
+pub static ALL: &[&dyn Tool] = &[
+    &bare::Bare,
+    &cpp_stacktraces::CppStacktraces,
+    &anomaly::Anomaly,
+    &sanitizer::MEMCHECK,
+    &sanitizer::RACECHECK,
+    &sanitizer::INITCHECK,
+    &sanitizer::SYNCCHECK,
+    &coredump::Coredump,
+    &cuda_gdb::CudaGdb,
+    &gdb::Gdb,
+    &nsys::Nsys,
+];
 
 /// The tool of this id.
 pub fn find(id: &str) -> Option<&'static dyn Tool> {
@@ -180,6 +201,7 @@ pub const RECORDED: &[&str] = &[
     "CUDA_DEVICE_ORDER",
     "CUDA_MODULE_LOADING",
     "CUDA_VISIBLE_DEVICES",
+    "FAULTLAB_NSYS_CAPTURE_RANGE",
     "NVIDIA_VISIBLE_DEVICES",
     "NVIDIA_DRIVER_CAPABILITIES",
     "OMP_NUM_THREADS",

@@ -1,0 +1,269 @@
+//! `gdb`: the C++ and the Python stack of the host at each throw of a C++ exception. Of the throws the last one before
+//! the program failed counts: libraries also throw and catch for reasons of their own.
+//!
+//! A script in gdb's own Python (`scripts/gdb_throw.py`) breaks on `__cxa_throw` and writes `gdb.jsonl`:
+//!
+//! ```text
+//! {"kind": "started", "gdb": "13.1", "py_bt": true}
+//! {"kind": "throw", "thread": 1, "native": [{"symbol": "__cxa_throw", "module": "/lib/x86_64-linux-gnu/libstdc++.so.6", "source": null}, {"symbol": "c10::detail::torchCheckFail(char const*, char const*, unsigned int, …)", "module": "<PACKAGES>/torch/lib/libc10.so", "source": null}, {"symbol": "at::meta::structured_addmm::meta(…)", …}, …], "python": [{"file": "<SCENARIOS>/shape-mismatch/train_digits.py", "line": 53, "function": "<module>"}, …], "python_by": "py-bt", "exception": "c10::Error", "count": 1}
+//! {"kind": "ended", "code": 1, "throws": 1}
+//! ```
+//!
+//! The Python stack comes from libpython's support for gdb (`py-bt`) where that is installed, else from a call of
+//! `_Py_DumpTraceback` in the stopped program. gdb 13 cannot call functions on processors with AMX registers
+//! ("Couldn't write extended state status"); then the traceback that the program itself prints stands for it, and
+//! counts.
+//!
+//! A throw whose innermost line of the program is not that of the exception which ended the program was caught: context.
+//!
+//! It is a host debugger: of a fault on the GPU it shows the call that reported it, which in async mode is as
+//! misleading as the traceback.
+
+use serde::Deserialize;
+
+use super::{Activity, Collect, Command, Target, Tool, WorkFile, common, text};
+use crate::capture::{Capture, Exit};
+use crate::finding::{Evidence, Finding, FindingKind, Location, NativeFrame, PythonFrame};
+use crate::host::Need;
+
+const SCRIPT: &str = "gdb_throw.py";
+const LOG: &str = "gdb.jsonl";
+const LOG_CAP: usize = 1 << 20;
+
+/// See the module.
+pub(super) struct Gdb;
+
+impl Tool for Gdb {
+    fn id(&self) -> &'static str {
+        "gdb"
+    }
+
+    fn summary(&self) -> &'static str {
+        "the host's C++ and Python stack at the last C++ throw"
+    }
+
+    fn needs(&self) -> &'static [Need] {
+        &[Need::Torch, Need::Gdb]
+    }
+
+    fn command(&self, target: &Target) -> Command {
+        let mut command = common::python_command(target);
+        let mut argv = vec![target.program_path("gdb")];
+        argv.extend(["-batch", "-nx", "-x", SCRIPT, "--args"].map(String::from));
+        argv.append(&mut command.argv);
+        command.argv = argv;
+        // No questions to symbol servers.
+        command.env.insert("DEBUGINFOD_URLS".into(), String::new());
+        command.files.push(WorkFile { name: SCRIPT, text: include_str!("scripts/gdb_throw.py") });
+        command.collect.push(Collect { name: LOG, cap: LOG_CAP });
+        command
+    }
+
+    fn parse(&self, capture: &Capture) -> Vec<Finding> {
+        // Of a program that ended well every throw was caught.
+        if capture.meta.exit == Exit::Code(0) {
+            return common::context(capture);
+        }
+        let log = Log::read(capture);
+        let printed = common::findings(capture);
+        let root = &capture.meta.program_root;
+        let finding = |kind, (throw, evidence): (Record, Evidence)| throw.finding(kind, root, evidence);
+        // The exception that ended the program stands at the same line, or the program printed none (an abort).
+        let ends: Vec<_> = printed.iter().filter(|f| f.kind == FindingKind::Exception).collect();
+        let at_the_end = |report: &Finding| {
+            let place = report.location.innermost_own();
+            ends.is_empty() || ends.iter().any(|end| end.location.innermost_own() == place)
+        };
+        let report = log.last_with_python.map(|throw| finding(FindingKind::Report, throw)).filter(at_the_end);
+        match (report, log.last.map(|throw| finding(FindingKind::Report, throw))) {
+            (Some(report), _) => std::iter::once(report).chain(common::context(capture)).collect(),
+            (None, Some(last)) if last.location.python.is_empty() => std::iter::once(last).chain(printed).collect(),
+            (None, Some(caught)) => {
+                let caught = Finding { kind: FindingKind::Context, ..caught };
+                std::iter::once(caught).chain(common::context(capture)).collect()
+            }
+            (None, None) => common::context(capture),
+        }
+    }
+
+    fn activity(&self, capture: &Capture, findings: &[Finding]) -> Activity {
+        let log = Log::read(capture);
+        match (log.started, log.throws) {
+            (None, _) => Activity::Unproven(format!("gdb's script wrote no {LOG}: has this gdb its own Python?")),
+            (Some(_), None) => Activity::Unproven("gdb's script did not come to its end".into()),
+            (Some(version), Some(throws)) => {
+                Activity::Proven(format!("gdb {version} followed the program to its end and saw {throws} C++ throws"))
+                    .and(common::mode_activity(capture, findings))
+            }
+        }
+    }
+}
+
+/// A line of the log. Of each kind only some fields are there.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
+struct Record {
+    kind: String,
+    gdb: String,
+    exception: Option<String>,
+    signal: Option<String>,
+    native: Vec<Native>,
+    python: Vec<Python>,
+    throws: u64,
+}
+
+impl Record {
+    fn finding(self, kind: FindingKind, root: &str, evidence: Evidence) -> Finding {
+        let frames = self.python.into_iter().map(|f| PythonFrame {
+            own: common::own(root, &f.file),
+            file: f.file,
+            line: f.line,
+            function: f.function,
+            source: None,
+        });
+        let native =
+            self.native.into_iter().map(|f| NativeFrame { symbol: f.symbol, module: f.module, source: f.source });
+        let location = Location { python: frames.collect(), native: native.collect(), ..Location::default() };
+        let message = match (&self.exception, &self.signal) {
+            (_, Some(signal)) => format!("stopped by {signal}"),
+            (Some(exception), None) => format!("the last C++ exception thrown is a {exception}"),
+            (None, None) => "the last C++ exception thrown".into(),
+        };
+        Finding { kind, error_type: self.exception, message, location, evidence }
+    }
+}
+
+#[derive(Clone, Deserialize)]
+struct Native {
+    symbol: String,
+    module: Option<String>,
+    source: Option<String>,
+}
+
+#[derive(Clone, Deserialize)]
+struct Python {
+    file: String,
+    line: u32,
+    function: String,
+}
+
+#[derive(Default)]
+struct Log {
+    /// gdb's version.
+    started: Option<String>,
+    /// The last throw, or the signal that ended the program.
+    last: Option<(Record, Evidence)>,
+    /// The last one of a thread that ran Python: neither of autograd's threads nor of the interpreter's end.
+    last_with_python: Option<(Record, Evidence)>,
+    /// How many throws there were; known at the end.
+    throws: Option<u64>,
+}
+
+impl Log {
+    fn read(capture: &Capture) -> Self {
+        let mut log = Self::default();
+        let bytes = capture.files.get(LOG).map(Vec::as_slice).unwrap_or_default();
+        for (line, start) in text::lines(bytes) {
+            // A line that is no record (cut, or written by something else) is passed over.
+            let Ok(record) = serde_json::from_slice::<Record>(line) else { continue };
+            match record.kind.as_str() {
+                "started" => log.started = Some(record.gdb),
+                "throw" | "signal" | "attached" => {
+                    let end = start + line.len() as u64;
+                    let throw = (record, Evidence { stream: LOG.into(), start, end });
+                    if !throw.0.python.is_empty() {
+                        log.last_with_python = Some(throw.clone());
+                    }
+                    log.last = Some(throw);
+                }
+                "ended" => log.throws = Some(record.throws),
+                _ => {}
+            }
+        }
+        log
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+    use proptest::prelude::*;
+
+    const SHAPE: &str = r#"{"kind": "started", "gdb": "13.1", "py_bt": true}
+{"kind": "throw", "thread": 1, "native": [{"symbol": "__cxa_throw", "module": "/lib/x86_64-linux-gnu/libstdc++.so.6", "source": null}], "python": [], "python_by": null, "exception": "std::out_of_range", "count": 1}
+{"kind": "throw", "thread": 1, "native": [{"symbol": "__cxa_throw", "module": "/lib/x86_64-linux-gnu/libstdc++.so.6", "source": null}, {"symbol": "c10::detail::torchCheckFail(char const*, char const*, unsigned int, std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> > const&)", "module": "<PACKAGES>/torch/lib/libc10.so", "source": null}, {"symbol": "at::meta::structured_addmm::meta(at::Tensor const&, at::Tensor const&, at::Tensor const&, c10::Scalar const&, c10::Scalar const&)", "module": "<PACKAGES>/torch/lib/libtorch_cpu.so", "source": null}], "python": [{"file": "/p/train_digits.py", "line": 53, "function": "<module>"}, {"file": "/p/train_digits.py", "line": 48, "function": "main"}, {"file": "/p/train_digits.py", "line": 20, "function": "forward"}, {"file": "<PACKAGES>/torch/nn/modules/linear.py", "line": 134, "function": "forward"}], "python_by": "py-bt", "exception": "c10::Error", "count": 2}
+{"kind": "ended", "code": 1, "throws": 2}
+"#;
+    const LABEL: &str = r#"{"kind": "started", "gdb": "13.1", "py_bt": false}
+{"kind": "throw", "thread": 1, "native": [{"symbol": "__cxa_throw", "module": "/lib/x86_64-linux-gnu/libstdc++.so.6", "source": null}, {"symbol": "void at::native::(anonymous namespace)::nll_loss_out_frame<float, long>(at::Tensor const&, at::Tensor const&, at::Tensor const&, at::Tensor const&, at::Tensor const&, long, long) [clone .cold]", "module": "<PACKAGES>/torch/lib/libtorch_cpu.so", "source": null}], "python": [], "python_by": null, "exception": "c10::IndexError", "count": 1}
+{"kind": "ended", "code": 1, "throws": 1}
+"#;
+    const TRACEBACK: &[u8] = b"\
+Traceback (most recent call last):
+  File \"/p/train.py\", line 43, in train_step
+    loss = criterion(logits, labels)
+IndexError: Target 10 is out of bounds.
+";
+
+    fn capture(log: &str, stderr: &[u8]) -> Capture {
+        let mut capture = testing::capture("/p", stderr);
+        capture.files.insert(LOG.into(), log.as_bytes().to_vec());
+        capture
+    }
+
+    #[test]
+    fn the_last_throw_is_the_report() {
+        let capture = capture(SHAPE, b"");
+        let findings = Gdb.parse(&capture);
+        assert_eq!(findings.len(), 1);
+        assert_eq!(findings[0].location.innermost_own(), Some(("train_digits.py", 20)));
+        assert_eq!(findings[0].location.native.len(), 3);
+        assert_eq!(findings[0].message, "the last C++ exception thrown is a c10::Error");
+        assert!(matches!(Gdb.activity(&capture, &findings), Activity::Proven(_)));
+        let start = usize::try_from(findings[0].evidence.start).unwrap();
+        assert!(SHAPE[start..].starts_with("{\"kind\": \"throw\"") && SHAPE[start..].contains("\"count\": 2"));
+    }
+
+    #[test]
+    fn without_a_python_stack_the_programs_own_traceback_counts() {
+        let findings = Gdb.parse(&capture(LABEL, TRACEBACK));
+        assert!(findings.iter().any(|f| f.kind == FindingKind::Exception));
+        let findings = Gdb.parse(&capture(SHAPE, TRACEBACK));
+        assert!(findings.iter().all(|f| f.kind != FindingKind::Exception));
+        // It ended at line 43 of another file: the throw was caught.
+        assert!(findings.iter().all(|f| !f.kind.is_claim()));
+    }
+
+    #[test]
+    fn a_throw_of_the_interpreters_end_is_not_the_last_word() {
+        let (log, ended) = SHAPE.split_once("{\"kind\": \"ended\"").unwrap();
+        let late = LABEL.lines().nth(1).unwrap();
+        let findings = Gdb.parse(&capture(&format!("{log}{late}\n{{\"kind\": \"ended\"{ended}"), b""));
+        assert_eq!(findings[0].location.innermost_own(), Some(("train_digits.py", 20)));
+    }
+
+    #[test]
+    fn silence_and_missing_evidence() {
+        let mut clean = capture(SHAPE, b"");
+        clean.meta.exit = Exit::Code(0);
+        assert!(Gdb.parse(&clean).is_empty());
+        assert!(matches!(Gdb.activity(&clean, &[]), Activity::Proven(_)));
+        let (begun, _) = SHAPE.split_once("{\"kind\": \"ended\"").unwrap();
+        assert!(matches!(Gdb.activity(&capture(begun, b""), &[]), Activity::Unproven(_)));
+        clean.files.clear();
+        assert!(matches!(Gdb.activity(&clean, &[]), Activity::Unproven(_)));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400), cut in 0usize..2000) {
+            let mut capture = capture("", &bytes);
+            let mut log = SHAPE.as_bytes()[..cut.min(SHAPE.len())].to_vec();
+            log.extend(bytes);
+            capture.files.insert(LOG.into(), log);
+            let findings = Gdb.parse(&capture);
+            Gdb.activity(&capture, &findings);
+        }
+    }
+}

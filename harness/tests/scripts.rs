@@ -1,0 +1,183 @@
+//! The scripts that the CUDA tools bring, under a real Python, gdb and shell. No GPU and no torch are needed.
+
+#![expect(clippy::disallowed_methods, reason = "a test of scripts starts their interpreters")]
+#![expect(clippy::print_stderr, reason = "a test that was skipped says why")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn python() -> String {
+    std::env::var("FAULTLAB_TEST_PYTHON").unwrap_or_else(|_| "python3".into())
+}
+
+fn run(folder: &Path, argv: &[&str], env: &[(&str, &str)]) -> Option<Output> {
+    let (program, rest) = argv.split_first()?;
+    Command::new(program).args(rest).current_dir(folder).envs(env.iter().copied()).output().ok()
+}
+
+fn write(folder: &Path, files: &[(&str, &str)]) {
+    for (name, text) in files {
+        let path = folder.join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(folder)).expect("the test's folder can be written");
+        std::fs::write(path, text).expect("the test's folder can be written");
+    }
+}
+
+fn json_lines(bytes: &[u8]) -> Vec<Value> {
+    bytes.split(|b| *b == b'\n').filter_map(|line| serde_json::from_slice(line).ok()).collect()
+}
+
+fn kinds(records: &[Value]) -> Vec<&str> {
+    records.iter().filter_map(|r| r.get("kind")?.as_str()).collect()
+}
+
+/// A `torch` that only says whether CUDA was initialised.
+const STUB: &str =
+    "__version__ = '2.11.0'\nclass cuda:\n    @staticmethod\n    def is_initialized():\n        return INITIALISED\n";
+
+#[test]
+fn the_driver_is_asked_at_exit_and_only_if_the_program_used_it() {
+    for (initialised, forked) in [("True", "import os\npid = os.fork()\npid and os.waitpid(pid, 0)\n"), ("False", "")] {
+        let folder = tempfile::tempdir().unwrap();
+        let stub = STUB.replace("INITIALISED", initialised);
+        write(
+            folder.path(),
+            &[
+                ("inject/sitecustomize.py", include_str!("../src/tool/inject/sitecustomize.py")),
+                ("inject/faultlab_tool.py", include_str!("../src/tool/inject/coredump.py")),
+                ("stub/torch/__init__.py", &stub),
+                ("program.py", &format!("import torch\n{forked}print('done')\n")),
+            ],
+        );
+        let work = folder.path().display().to_string();
+        let path = format!("{work}/inject:{work}/stub");
+        let env = [("PYTHONPATH", path.as_str()), ("FAULTLAB_INJECT", work.as_str())];
+        let Some(output) = run(folder.path(), &[&python(), "program.py"], &env) else {
+            eprintln!("skipped: there is no {}", python());
+            return;
+        };
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.stderr, b"");
+        assert!(folder.path().join("active.jsonl").exists());
+        let reports = std::fs::read(folder.path().join("reports.jsonl")).unwrap_or_default();
+        let reports = json_lines(&reports);
+        // One report of the program itself, none of the process that it forked.
+        assert_eq!(reports.len(), usize::from(initialised == "True"), "{reports:?}");
+        for report in reports {
+            assert!(report["message"].as_str().is_some_and(|m| m.starts_with("driver: ")), "{report}");
+            assert_eq!(report["note"], Value::Bool(true));
+        }
+    }
+}
+
+#[test]
+fn gdbs_script_follows_a_program_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &[("gdb_throw.py", include_str!("../src/tool/scripts/gdb_throw.py"))]);
+    // gdb wants the interpreter itself, as the harness has it, not a shim that finds it.
+    let Some(found) = run(folder.path(), &[&python(), "-c", "import sys; print(sys.executable, end='')"], &[]) else {
+        eprintln!("skipped: there is no {}", python());
+        return;
+    };
+    let python = String::from_utf8_lossy(&found.stdout).into_owned();
+    for (program, code, kinds_of) in [
+        ("import sys; sys.exit(3)", 3, vec!["started", "ended"]),
+        ("import os; os.abort()", 1, vec!["started", "signal", "ended"]),
+    ] {
+        let _ = std::fs::remove_file(folder.path().join("gdb.jsonl"));
+        let argv = ["gdb", "-batch", "-nx", "-x", "gdb_throw.py", "--args", &python, "-c", program];
+        let Some(output) = run(folder.path(), &argv, &[("DEBUGINFOD_URLS", "")]) else {
+            eprintln!("skipped: there is no gdb");
+            return;
+        };
+        let Ok(log) = std::fs::read(folder.path().join("gdb.jsonl")) else {
+            eprintln!("skipped: this gdb has no Python, or may not trace: {}", String::from_utf8_lossy(&output.stderr));
+            return;
+        };
+        let records = json_lines(&log);
+        assert_eq!(kinds(&records), kinds_of, "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(output.status.code(), Some(code));
+    }
+}
+
+/// An nsys whose importer may not start, as the one inside Nsight Compute.
+const NSYS: &str = r#"#!/bin/sh
+case "$1" in
+profile)
+  echo "$*" > profile.args
+  touch report.qdstrm
+  while [ "$1" != sh ]; do shift; done
+  "$@"
+  exit 77 ;;
+export) cp made.sqlite report.sqlite ;;
+esac
+"#;
+const IMPORTER: &str = r#"#!/bin/sh
+if [ -n "$LD_LIBRARY_PATH" ]; then touch report.nsys-rep; exit 0; fi
+echo "QdstrmImporter: error while loading shared libraries: libdw.so.1" >&2
+exit 127
+"#;
+/// Two launches after the last good synchronisation; one has its kernel's record, the other is in an NVTX range.
+const MAKE: &str = r#"
+import sqlite3
+db = sqlite3.connect("made.sqlite")
+names = ["cudaStreamSynchronize_v3020", "cudaLaunchKernel_v7000", "gemm", "pack"]
+db.execute("create table StringIds (id, value)")
+db.executemany("insert into StringIds values (?, ?)", list(enumerate(names)))
+db.execute("create table CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId, returnValue)")
+calls = [(10, 20, 1, 1, 0, 0), (30, 31, 1, 2, 1, 0), (40, 41, 1, 3, 1, 0), (50, 90, 1, 4, 0, 700)]
+db.executemany("insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, ?, ?, ?, ?)", calls)
+db.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start, end, streamId, correlationId, demangledName)")
+db.execute("insert into CUPTI_ACTIVITY_KIND_KERNEL values (32, 35, 7, 2, 2)")
+db.execute("create table NVTX_EVENTS (start, end, eventType, text, globalTid, textId)")
+db.execute("insert into NVTX_EVENTS values (38, 45, 59, null, 1, 3)")
+db.commit()
+"#;
+
+#[test]
+fn nsys_is_run_imported_and_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    write(
+        folder.path(),
+        &[
+            ("nsys_run.sh", include_str!("../src/tool/scripts/nsys_run.sh")),
+            ("nsys_read.py", include_str!("../src/tool/scripts/nsys_read.py")),
+            ("host/target-linux-x64/nsys", NSYS),
+            ("host/linux-desktop-glibc-x64/QdstrmImporter", IMPORTER),
+        ],
+    );
+    let nsys = at("host/target-linux-x64/nsys").display().to_string();
+    let chmod = ["chmod", "+x", &nsys, "host/linux-desktop-glibc-x64/QdstrmImporter"];
+    let python = python();
+    if run(folder.path(), &chmod, &[]).is_none() || run(folder.path(), &[&python, "-c", MAKE], &[]).is_none() {
+        eprintln!("skipped: there is no {python}");
+        return;
+    }
+    // The program's exit status and output, not nsys's.
+    let argv = ["sh", "nsys_run.sh", &nsys, &python, "-c", "print('a  b'); raise SystemExit(5)"];
+    let output = run(folder.path(), &argv, &[("FAULTLAB_NSYS_CAPTURE_RANGE", "cudaProfilerApi")]).unwrap();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(5), &b"a  b\n"[..]));
+    let given = std::fs::read_to_string(at("profile.args")).unwrap();
+    assert!(given.contains("--capture-range=cudaProfilerApi --capture-range-end=stop"), "{given}");
+
+    let argv = [python.as_str(), "nsys_read.py", &nsys];
+    let output = run(folder.path(), &argv, &[("LD_LIBRARY_PATH", "")]).unwrap();
+    let records = json_lines(&output.stdout);
+    assert_eq!(kinds(&records), ["trouble"]);
+    assert!(records[0]["message"].as_str().is_some_and(|m| m.contains("libdw.so.1") && m.contains("LD_LIBRARY_PATH")));
+
+    // With its libraries. (The variable only tells the stand-in that they are there.)
+    let output = run(folder.path(), &argv, &[("LD_LIBRARY_PATH", "/nowhere")]).unwrap();
+    let records = json_lines(&output.stdout);
+    assert_eq!(kinds(&records), ["report", "kernel", "fault"], "{}", String::from_utf8_lossy(&output.stderr));
+    let by: BTreeMap<_, _> = kinds(&records).into_iter().zip(&records).collect();
+    assert_eq!(by["kernel"]["name"], "gemm");
+    assert_eq!(by["fault"]["api"], "cudaStreamSynchronize");
+    assert_eq!(by["fault"]["unfinished"], 1);
+    assert_eq!(by["fault"]["launches"][0]["nvtx"][0], "pack");
+    assert!(!at("report.qdstrm").exists());
+}
