@@ -3,9 +3,18 @@
 mod anomaly;
 mod bare;
 mod common;
+mod cpp_log;
 mod cpp_stacktraces;
+mod cpu_rerun;
+mod csan;
+mod cuda_log;
+mod deterministic;
+mod dsa;
 // Used by every tool that lives in the user's interpreter.
 mod inject;
+mod op_log;
+mod profiler;
+mod sync_debug;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +24,20 @@ use crate::finding::Finding;
 use crate::host::Need;
 
 /// Every tool, in the order of reports.
-pub static ALL: &[&dyn Tool] = &[&bare::Bare, &cpp_stacktraces::CppStacktraces, &anomaly::Anomaly];
+pub static ALL: &[&dyn Tool] = &[
+    &bare::Bare,
+    &cpp_stacktraces::CppStacktraces,
+    &cpp_log::CppLog,
+    &cuda_log::CudaLog,
+    &dsa::Dsa,
+    &anomaly::Anomaly,
+    &csan::Csan,
+    &sync_debug::SyncDebug,
+    &deterministic::Deterministic,
+    &op_log::OpLog,
+    &profiler::Profiler,
+    &cpu_rerun::CpuRerun,
+];
 
 /// The tool of this id.
 pub fn find(id: &str) -> Option<&'static dyn Tool> {
@@ -162,7 +184,9 @@ pub const SCRUBBED: &[&str] = &[
     "PYTHONFAULTHANDLER",
     "PYTHONMALLOC",
     "PYTHONSTARTUP",
+    "PYTORCH_CUDA_DSA_STACKTRACING",
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "PYTORCH_USE_CUDA_DSA",
     "TORCH_CPP_LOG_LEVEL",
     "TORCH_CUDA_SANITIZER",
     "TORCH_DISABLE_ADDR2LINE",
@@ -175,6 +199,7 @@ pub const SCRUBBED: &[&str] = &[
 /// Variables of the machine that a capture records beside those that a tool sets: they decide which GPU, which
 /// libraries and which settings a program gets, and none holds a secret.
 pub const RECORDED: &[&str] = &[
+    "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_CACHE_DISABLE",
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_DEVICE_ORDER",
