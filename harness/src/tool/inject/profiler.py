@@ -31,13 +31,21 @@ def activate(torch):
     def own(name):
         return not name.startswith((package, faultlab.HERE, "<")) and os.path.exists(name)
 
+    def read(node):
+        """An event's kind, name and fields; some names of Python events are no text (torch 2.11), and are passed over."""
+        try:
+            kind, fields = node.typed
+            return str(kind), node.name, fields
+        except UnicodeDecodeError:
+            return "", "", None
+
     def place(node):
         """The innermost line outside torch that led to the event, and whether it is only a function's first line."""
         inner = True
         node = node.parent
         while node is not None:
-            kind, fields = node.typed
-            if str(kind).endswith(("PyCall", "PyCCall")):
+            kind, _, fields = read(node)
+            if kind.endswith(("PyCall", "PyCCall")):
                 site = getattr(fields, "callsite", None)
                 if inner and site is not None and own(full(site.file_name)):
                     # An operator (a @ b) is no call that the profiler sees: it knows the function, not the line.
@@ -69,8 +77,8 @@ def activate(torch):
         while stack:
             node = stack.pop()
             stack.extend(node.children)
-            kind = str(node.typed[0])
-            launch = "LaunchKernel" in node.name
+            kind, name, _ = read(node)
+            launch = "LaunchKernel" in name
             if kind.endswith("TorchOp") or launch:
                 count += 1
                 launched += launch
