@@ -27,6 +27,8 @@ class Prefetcher:
     def __init__(self, table):
         self.table = table
         self.stream = torch.cuda.Stream() if device == "cuda" else None
+        if self.stream:
+            self.stream.wait_stream(torch.cuda.current_stream())  # the table may still be in the making
 
     def start(self, items):
         ids = torch.tensor([slot(item) for item in items])

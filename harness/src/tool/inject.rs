@@ -79,6 +79,17 @@ pub(super) fn reports(capture: &Capture) -> Vec<Finding> {
         .collect()
 }
 
+/// What the tool wrote about itself, in the order of writing: all that its module returned from `activate`, and what it
+/// added later.
+pub(super) fn details(capture: &Capture) -> Vec<String> {
+    lines(capture, ACTIVE).filter_map(|(line, _)| serde_json::from_slice::<Active>(line).ok()?.detail).collect()
+}
+
+/// The first of [`details`] that has this text.
+pub(super) fn detail_with(capture: &Capture, text: &str) -> Option<String> {
+    details(capture).into_iter().find(|d| d.contains(text))
+}
+
 /// Did the tool start in at least one process?
 pub(super) fn activity(capture: &Capture) -> Activity {
     let started: Vec<Active> =
@@ -97,13 +108,7 @@ pub(super) fn activity(capture: &Capture) -> Activity {
 
 /// The lines of a collected file with their offsets.
 fn lines<'a>(capture: &'a Capture, file: &str) -> impl Iterator<Item = (&'a [u8], u64)> {
-    let bytes = capture.files.get(file).map(Vec::as_slice).unwrap_or_default();
-    let mut start = 0u64;
-    bytes.split(|b| *b == b'\n').map(move |line| {
-        let at = start;
-        start += line.len() as u64 + 1;
-        (line, at)
-    })
+    common::lines(capture.files.get(file).map(Vec::as_slice).unwrap_or_default())
 }
 
 #[cfg(test)]

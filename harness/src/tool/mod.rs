@@ -4,15 +4,24 @@ mod anomaly;
 mod bare;
 mod common;
 mod coredump;
+mod cpp_log;
 mod cpp_stacktraces;
+mod cpu_rerun;
+mod csan;
 mod cuda_gdb;
+mod cuda_log;
 // Used by `coredump` and `cuda-gdb`.
 mod debugger;
+mod deterministic;
+mod dsa;
 mod gdb;
 // Used by every tool that lives in the user's interpreter.
 mod inject;
 mod nsys;
+mod op_log;
+mod profiler;
 mod sanitizer;
+mod sync_debug;
 // Used by the CUDA tools.
 mod text;
 
@@ -25,9 +34,21 @@ use crate::host::Need;
 
 /// Every tool, in the order of reports.
 pub static ALL: &[&dyn Tool] = &[
+    // Environment.
     &bare::Bare,
     &cpp_stacktraces::CppStacktraces,
+    &cpp_log::CppLog,
+    &cuda_log::CudaLog,
+    &dsa::Dsa,
+    // Python level.
     &anomaly::Anomaly,
+    &csan::Csan,
+    &sync_debug::SyncDebug,
+    &deterministic::Deterministic,
+    &op_log::OpLog,
+    &profiler::Profiler,
+    &cpu_rerun::CpuRerun,
+    // CUDA.
     &sanitizer::MEMCHECK,
     &sanitizer::RACECHECK,
     &sanitizer::INITCHECK,
@@ -183,7 +204,9 @@ pub const SCRUBBED: &[&str] = &[
     "PYTHONFAULTHANDLER",
     "PYTHONMALLOC",
     "PYTHONSTARTUP",
+    "PYTORCH_CUDA_DSA_STACKTRACING",
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "PYTORCH_USE_CUDA_DSA",
     "TORCH_CPP_LOG_LEVEL",
     "TORCH_CUDA_SANITIZER",
     "TORCH_DISABLE_ADDR2LINE",
@@ -196,6 +219,7 @@ pub const SCRUBBED: &[&str] = &[
 /// Variables of the machine that a capture records beside those that a tool sets: they decide which GPU, which
 /// libraries and which settings a program gets, and none holds a secret.
 pub const RECORDED: &[&str] = &[
+    "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_CACHE_DISABLE",
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_DEVICE_ORDER",
