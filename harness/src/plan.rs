@@ -61,6 +61,9 @@ pub(crate) fn obstacle(scenario: &Scenario, tool: &dyn Tool, device: Device, hos
     if let Err(missing) = &host.python {
         return Some(format!("no Python: {missing}"));
     }
+    if let Some(file) = tool.wants_file().filter(|file| !scenario.files.contains(*file)) {
+        return Some(format!("the scenario has no {file}, which tells {} what to do", tool.id()));
+    }
     let device = tool.device(device);
     if device == Device::Cpu && scenario.cpu.is_none() {
         return Some("the scenario has no CPU behaviour: its fault needs a GPU".into());

@@ -2,10 +2,14 @@
 
 mod anomaly;
 mod bare;
+mod breakpoint;
+mod checkpoints;
 mod common;
 mod cpp_stacktraces;
+mod guard;
 // Used by every tool that lives in the user's interpreter.
 mod inject;
+mod isolate;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +19,16 @@ use crate::finding::Finding;
 use crate::host::Need;
 
 /// Every tool, in the order of reports.
-pub static ALL: &[&dyn Tool] = &[&bare::Bare, &cpp_stacktraces::CppStacktraces, &anomaly::Anomaly];
+pub static ALL: &[&dyn Tool] = &[
+    &bare::Bare,
+    &cpp_stacktraces::CppStacktraces,
+    &anomaly::Anomaly,
+    &guard::Guard::Full,
+    &guard::Guard::Sampled,
+    &isolate::Isolate,
+    &checkpoints::Checkpoints,
+    &breakpoint::Breakpoint,
+];
 
 /// The tool of this id.
 pub fn find(id: &str) -> Option<&'static dyn Tool> {
@@ -32,6 +45,11 @@ pub trait Tool: Sync {
 
     /// What it asks of the machine beside what the scenario asks.
     fn needs(&self) -> &'static [Need];
+
+    /// A file beside the program without which it has nothing to do.
+    fn wants_file(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Why this combination makes no sense; it is stated, and not run.
     fn objection(&self, mode: Mode, device: Device) -> Option<&'static str> {
