@@ -46,10 +46,13 @@ class Isolate:
     def __init__(self):
         self.local = threading.local()
         self.names = weakref.WeakKeyDictionary()
+        self.learned = weakref.WeakSet()
+        self.misshapen = set()
         self.shapes = declared()
         self.flags = layers.Flags()
         self.found = False  # what is not finite later follows from the first
         self.lost = False  # the device is gone
+        self.spoilt = False  # a parameter is not finite
         self.raised = None  # [error's identity, innermost module, outermost module, light frames of its call]
 
     # --- names
@@ -58,6 +61,9 @@ class Isolate:
         return self.names.get(module) or type(module).__name__
 
     def learn(self, root):
+        if root in self.learned:
+            return
+        self.learned.add(root)
         for path, module in root.named_modules():
             self.names.setdefault(module, path or type(root).__name__)
 
@@ -77,18 +83,27 @@ class Isolate:
                 torch.cuda.synchronize()
             flags = self.flags.read()
         except Exception as error:
-            self.lost = True
-            self.flags.waiting = []
-            first = str(error).split("\n")[0]
-            if what is None:
-                inject.report(f"before this, outside of every module, the device failed: {first}", layers.said(light),
-                              error_type=type(error).__name__, note=True)
-            else:
-                inject.report(f"the device failed in {what}: {first}", layers.said(light),
-                              error_type=type(error).__name__, module=module)
+            self.lose(error, what, light, module)
             return
         for say, low, high in flags:
             say(low, high)
+
+    def lose(self, error, what, light, module=None):
+        """A call of the tool's own got an error of the device; what came before `what` had been waited for."""
+        if self.lost:
+            return
+        if not layers.is_cuda_error(error):
+            self.trouble(error)
+            return
+        self.lost = True
+        self.flags.waiting = []
+        first = str(error).split("\n")[0]
+        kind = type(error).__name__
+        if what is None:
+            inject.report(f"the device failed outside of every module, before this line has ended: {first}", layers.said(light),
+                          error_type=kind, note=True)
+        else:
+            inject.report(f"the device failed in {what}: {first}", layers.said(light), error_type=kind, module=module)
 
     # --- forward
 
@@ -120,7 +135,14 @@ class Isolate:
                 self.failed(module, error, outermost, entry)
                 return
             if not self.found and not self.lost and not layers.capturing():
-                self.look(module, output)
+                try:
+                    self.look(module, output)
+                except Exception as error:
+                    # It may stem from any launch since the outermost forward began.
+                    outer = stack[0] if stack else entry
+                    root = outer[0]()
+                    what = f"the forward of {self.name(root)}" + ("" if outermost else f", at the latest in {self.name(module)}")
+                    self.lose(error, what, outer[2] or layers.stack(), self.name(root))
             if outermost and not torch._C._current_autograd_node():
                 self.wait(f"the forward of {self.name(module)}", entry[2], self.name(module))
         except Exception as error:
@@ -130,9 +152,10 @@ class Isolate:
         name, light = self.name(module), layers.stack()
         for at, tensor in enumerate(tensors(output)):
             shape = self.shapes.get(name, self.shapes.get(type(module).__name__)) if at == 0 else None
-            if shape is not None and not (
+            if shape is not None and name not in self.misshapen and not (
                 len(shape) == tensor.dim() and all(s in (None, n) for s, n in zip(shape, tensor.shape))
             ):
+                self.misshapen.add(name)
                 inject.report(f"the output of {name} has shape {list(tensor.shape)}, declared is {shape}",
                               layers.said(light), module=name)
             self.flags.add(tensor, lambda low, high, t=tuple(tensor.shape): self.output(name, t, low, high, light))
@@ -228,7 +251,7 @@ class Isolate:
                 if not layers.on_gpu() or layers.BLOCKING:
                     self.wait(f"the backward node {name}", light)
             except Exception as error:
-                self.trouble(error)
+                self.lose(error, f"this backward, at the latest in {name}", light)
 
         return hook
 
@@ -249,20 +272,21 @@ class Isolate:
     # --- optimizer
 
     def stepped(self, optimizer, args, kwargs):
+        light = layers.stack()
         try:
-            if self.lost or layers.capturing() or getattr(self, "spoilt", False):
+            if self.lost or layers.capturing() or self.spoilt:
                 return
-            light = layers.stack()
             for group, settings in enumerate(optimizer.param_groups):
                 for at, parameter in enumerate(settings["params"]):
                     name = f"parameter {at} of group {group}"
                     self.flags.add(parameter, lambda low, high, n=name: self.parameter(n, low, high, light))
-            self.wait("this optimizer step", light)
+            self.wait(None, light)
         except Exception as error:
-            self.trouble(error)
+            # Nothing had been waited for since the last forward or backward.
+            self.lose(error, None, light)
 
     def parameter(self, name, low, high, light):
-        if getattr(self, "spoilt", False) or math.isfinite(low) and math.isfinite(high):
+        if self.spoilt or math.isfinite(low) and math.isfinite(high):
             return
         self.spoilt = True
         inject.report(f"the optimizer step made {name} not finite: from {low} to {high}", layers.said(light),
