@@ -169,6 +169,7 @@ def stopped(client, event, points):
             continue
         frames = [{"file": (f.get("source") or {}).get("path") or "", "line": f["line"],
                    "function": f["name"].rsplit(".", 1)[-1]} for f in reversed(stack)]
+        frames = [f for f in frames if os.path.abspath(f["file"]) != os.path.abspath(__file__)]
         try:
             holds = evaluate(f"bool({entry['condition']})") == "True"
         except RuntimeError as error:  # debugpy also stops where a condition cannot be evaluated

@@ -2,6 +2,7 @@
 
 Lines come from sys.monitoring where there is one (Python 3.12), else from sys.settrace.
 """
+import atexit
 import sys
 import threading
 
@@ -51,6 +52,10 @@ class Checkpoints:
             f"the device failed in this line, or in what it started; all before had completed ({self.waits} waits): {first}",
             layers.said(chain), error_type=type(error).__name__,
         )
+
+    def stop(self):
+        """At the interpreter's end: what runs then runs without modules."""
+        self.off = True
 
     def ended(self, error, traceback):
         """The program ends in an error that no wait has shown."""
@@ -118,6 +123,7 @@ def monitor(points):
     monitoring.set_events(tool, events.PY_START)
     for frame in frames_of_program():
         monitoring.set_local_events(tool, frame.f_code, local)
+    atexit.register(monitoring.set_events, tool, 0)
     return "sys.monitoring"
 
 
@@ -141,11 +147,13 @@ def trace(points):
         frame.f_trace = inside
     threading.settrace(entered)
     sys.settrace(entered)
+    atexit.register(sys.settrace, None)
     return "sys.settrace"
 
 
 def activate(torch):
     points = Checkpoints()
+    atexit.register(points.stop)
     how = monitor(points) if hasattr(sys, "monitoring") else trace(points)
     hook = sys.excepthook
 

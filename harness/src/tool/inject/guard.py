@@ -205,10 +205,11 @@ class Guard(TorchDispatchMode):
         if self.finite_off or not layers.plain(tensor) or tensor.numel() == 0 or not tensor.is_floating_point():
             return
         values, _ = self.picked(tensor)
-        light = layers.stack()
+        at_once = not tensor.is_cuda or layers.BLOCKING
+        light = None if at_once else layers.stack()
         backward = torch._C._current_autograd_node() is not None
         self.flags.add(values, (call.name, argument, tuple(tensor.shape), light, backward))
-        if not tensor.is_cuda or layers.BLOCKING or len(self.flags.waiting) >= HELD:
+        if at_once or len(self.flags.waiting) >= HELD:
             self.drain()
 
     def drain(self, _=None):
@@ -220,7 +221,7 @@ class Guard(TorchDispatchMode):
             # A gradient scaler makes infinities on purpose, and skips the step.
             scaled = backward and layers.Scaling.used
             self.finite_off = not scaled  # all that follows from it is not finite either
-            inject.report(message, layers.said(light), [f"{argument}: min {low}, max {high}"], note=scaled)
+            inject.report(message, layers.said(light or layers.stack()), [f"{argument}: min {low}, max {high}"], note=scaled)
             if RAISE and not scaled:
                 raise GuardError(message)
 
