@@ -61,6 +61,9 @@ pub(crate) fn obstacle(scenario: &Scenario, tool: &dyn Tool, device: Device, hos
     if let Err(missing) = &host.python {
         return Some(format!("no Python: {missing}"));
     }
+    if let Some(file) = tool.wants_file().filter(|file| !scenario.files.contains(*file)) {
+        return Some(format!("the scenario has no {file}, which tells {} what to do", tool.id()));
+    }
     let device = tool.device(device);
     if device == Device::Cpu && scenario.cpu.is_none() {
         return Some("the scenario has no CPU behaviour: its fault needs a GPU".into());
@@ -121,10 +124,26 @@ mod tests {
         let scenarios = [testing::scenario()];
         let all = plan(&scenarios, &selection(), Some(&host()));
         assert_eq!(all.len(), 2 * 2 * tool::ALL.len());
-        assert!(all.iter().all(|p| p.skip.as_deref() == Some("no GPU: no driver (mend)")), "{all:?}");
+        let plain = |p: &&Planned| !["checkpoints", "breakpoint"].contains(&p.case.tool.as_str());
+        assert!(all.iter().filter(plain).all(|p| p.skip.as_deref() == Some("no GPU: no driver (mend)")), "{all:?}");
+        assert!(all.iter().all(|p| p.skip.is_some()), "{all:?}");
         let cpu = plan(&scenarios, &Selection { device: Device::Cpu, ..selection() }, Some(&host()));
-        assert!(cpu.iter().all(|p| p.skip.as_deref().is_some_and(|s| s.contains("no CPU behaviour"))), "{cpu:?}");
-        assert!(plan(&scenarios, &selection(), None).iter().all(|p| p.skip.is_none()));
+        assert!(
+            cpu.iter().filter(plain).all(|p| p.skip.as_deref().is_some_and(|s| s.contains("no CPU behaviour"))),
+            "{cpu:?}"
+        );
+        let replay = plan(&scenarios, &selection(), None);
+        assert!(replay.iter().filter(plain).all(|p| p.skip.is_none()), "{replay:?}");
+    }
+
+    #[test]
+    fn a_tool_without_its_file_is_skipped() {
+        let tool = tool::find("breakpoint").expect("it is in ALL");
+        let mut scenario = testing::scenario();
+        let skip = obstacle(&scenario, tool, Device::Cuda, &host());
+        assert!(skip.as_deref().is_some_and(|s| s.starts_with("the scenario has no breakpoints.json")), "{skip:?}");
+        scenario.files.insert("breakpoints.json".into());
+        assert_eq!(obstacle(&scenario, tool, Device::Cuda, &host()).as_deref(), Some("no GPU: no driver (mend)"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Small values for unit tests.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -42,6 +42,7 @@ pub(crate) fn scenario() -> Scenario {
         folder: PathBuf::from("/p"),
         program: program("train.py"),
         twin: program("train_fixed.py"),
+        files: BTreeSet::new(),
         args: Vec::new(),
         truth: Truth {
             fault: place(7),

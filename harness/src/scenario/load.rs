@@ -1,5 +1,6 @@
 //! Reads `scenario.yaml`. Every complaint names the file, the line, the key and the mend.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
@@ -261,6 +262,12 @@ pub fn load(root: &Path, id: &str) -> Result<Scenario, Vec<ScenarioError>> {
     Check { text, folder, id, errors: Vec::new() }.scenario(file)
 }
 
+/// The files of a folder. One that cannot be read has none: its program is complained of.
+fn file_names(folder: &Path) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(|e| e.path().is_file()).filter_map(|e| e.file_name().into_string().ok()).collect()
+}
+
 /// YAML readers stop at these with words about their own grammar.
 fn control_character(text: &Text<'_>) -> Option<ScenarioError> {
     let (at, c) = text.text.char_indices().find(|(_, c)| c.is_control() && !matches!(c, '\n' | '\r' | '\t'))?;
@@ -454,6 +461,7 @@ impl Check<'_> {
             story: file.story.value,
             class: file.class,
             needs,
+            files: file_names(&self.folder),
             folder: std::path::absolute(&self.folder).unwrap_or(self.folder),
             program,
             twin,

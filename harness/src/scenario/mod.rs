@@ -6,6 +6,7 @@
 mod load;
 mod markers;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -37,6 +38,8 @@ pub struct Scenario {
     pub program: Program,
     /// The fixed program, on which every tool must stay silent.
     pub twin: Program,
+    /// The names of all files of the folder: what a tool may want beside the program.
+    pub files: BTreeSet<String>,
     /// Arguments for both programs.
     pub args: Vec<String>,
     /// What is known to be true.

@@ -8,6 +8,8 @@ use crate::capture::Capture;
 use crate::finding::{Evidence, Finding, FindingKind, Location, PythonFrame};
 
 const RUNTIME: &str = include_str!("inject/sitecustomize.py");
+/// The variable that names the folder of both files.
+pub(super) const FOLDER: &str = "FAULTLAB_INJECT";
 const ACTIVE: &str = "active.jsonl";
 const REPORTS: &str = "reports.jsonl";
 
@@ -20,9 +22,25 @@ pub(super) fn inject(command: &mut Command, work: &str, source: &'static str) {
     command.files.push(WorkFile { name: "inject/sitecustomize.py", text: RUNTIME });
     command.files.push(WorkFile { name: "inject/faultlab_tool.py", text: source });
     command.prepend.insert("PYTHONPATH".into(), vec![format!("{work}/inject")]);
-    command.env.insert("FAULTLAB_INJECT".into(), work.into());
+    command.env.insert(FOLDER.into(), work.into());
+    collect(command);
+}
+
+/// Takes both files into the capture.
+pub(super) fn collect(command: &mut Command) {
     command.collect.push(Collect { name: ACTIVE, cap: 16 << 10 });
     command.collect.push(Collect { name: REPORTS, cap: REPORTS_CAP });
+}
+
+/// What the layered tools (`guard`, `isolate`, `checkpoints`) share in the interpreter.
+pub(super) const LAYERS: WorkFile =
+    WorkFile { name: "inject/faultlab_layers.py", text: include_str!("inject/layers.py") };
+
+/// All that a tool which speaks for itself has said, and what the program printed as its context.
+pub(super) fn spoken(capture: &Capture) -> Vec<Finding> {
+    let mut findings = reports(capture);
+    findings.extend(common::context(capture));
+    findings
 }
 
 #[derive(Deserialize)]
@@ -92,8 +110,15 @@ pub(super) fn detail_with(capture: &Capture, text: &str) -> Option<String> {
 
 /// Did the tool start in at least one process?
 pub(super) fn activity(capture: &Capture) -> Activity {
-    let started: Vec<Active> =
-        lines(capture, ACTIVE).filter_map(|(line, _)| serde_json::from_slice(line).ok()).collect();
+    activity_of(capture, "")
+}
+
+/// Did it start, and say of itself what this tool says? `banner`: how its detail begins.
+pub(super) fn activity_of(capture: &Capture, banner: &str) -> Activity {
+    let started: Vec<Active> = lines(capture, ACTIVE)
+        .filter_map(|(line, _)| serde_json::from_slice::<Active>(line).ok())
+        .filter(|active| active.detail.as_deref().unwrap_or_default().starts_with(banner))
+        .collect();
     match started.as_slice() {
         [] => {
             Activity::Unproven("the tool did not start in the program's interpreter (was torch ever imported?)".into())

@@ -2,6 +2,8 @@
 
 mod anomaly;
 mod bare;
+mod breakpoint;
+mod checkpoints;
 mod common;
 mod coredump;
 mod cpp_log;
@@ -15,8 +17,10 @@ mod debugger;
 mod deterministic;
 mod dsa;
 mod gdb;
+mod guard;
 // Used by every tool that lives in the user's interpreter.
 mod inject;
+mod isolate;
 mod nsys;
 mod op_log;
 mod profiler;
@@ -48,6 +52,12 @@ pub static ALL: &[&dyn Tool] = &[
     &op_log::OpLog,
     &profiler::Profiler,
     &cpu_rerun::CpuRerun,
+    // Layers of the user's program.
+    &guard::Guard::Full,
+    &guard::Guard::Sampled,
+    &isolate::Isolate,
+    &checkpoints::Checkpoints,
+    &breakpoint::Breakpoint,
     // CUDA.
     &sanitizer::MEMCHECK,
     &sanitizer::RACECHECK,
@@ -74,6 +84,11 @@ pub trait Tool: Sync {
 
     /// What it asks of the machine beside what the scenario asks.
     fn needs(&self) -> &'static [Need];
+
+    /// A file beside the program without which it has nothing to do.
+    fn wants_file(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Why this combination makes no sense; it is stated, and not run.
     fn objection(&self, mode: Mode, device: Device) -> Option<&'static str> {
