@@ -122,18 +122,29 @@ mod tests {
     #[test]
     fn every_skip_says_why() {
         let scenarios = [testing::scenario()];
-        let all = plan(&scenarios, &selection(), Some(&host()));
+        let two = |device| Selection { tools: tool::ALL[..2].to_vec(), device, ..selection() };
+        let all = plan(&scenarios, &two(Device::Cuda), Some(&host()));
+        assert_eq!(all.len(), 2 * 2 * 2);
+        assert!(all.iter().all(|p| p.skip.as_deref() == Some("no GPU: no driver (mend)")), "{all:?}");
+        let cpu = plan(&scenarios, &two(Device::Cpu), Some(&host()));
+        assert!(cpu.iter().all(|p| p.skip.as_deref().is_some_and(|s| s.contains("no CPU behaviour"))), "{cpu:?}");
+        assert!(plan(&scenarios, &two(Device::Cuda), None).iter().all(|p| p.skip.is_none()));
+    }
+
+    #[test]
+    fn on_a_machine_without_anything_no_tool_runs() {
+        let all = plan(&[testing::scenario()], &selection(), Some(&host()));
         assert_eq!(all.len(), 2 * 2 * tool::ALL.len());
-        let plain = |p: &&Planned| !["checkpoints", "breakpoint"].contains(&p.case.tool.as_str());
-        assert!(all.iter().filter(plain).all(|p| p.skip.as_deref() == Some("no GPU: no driver (mend)")), "{all:?}");
-        assert!(all.iter().all(|p| p.skip.is_some()), "{all:?}");
-        let cpu = plan(&scenarios, &Selection { device: Device::Cpu, ..selection() }, Some(&host()));
-        assert!(
-            cpu.iter().filter(plain).all(|p| p.skip.as_deref().is_some_and(|s| s.contains("no CPU behaviour"))),
-            "{cpu:?}"
-        );
-        let replay = plan(&scenarios, &selection(), None);
-        assert!(replay.iter().filter(plain).all(|p| p.skip.is_none()), "{replay:?}");
+        assert!(all.iter().all(|p| p.skip.as_deref().is_some_and(|s| !s.is_empty())), "{all:?}");
+    }
+
+    #[test]
+    fn combinations_without_sense_are_stated() {
+        let all = plan(&[testing::scenario()], &selection(), None);
+        for planned in all.iter().filter(|p| p.skip.is_some()) {
+            let reason = planned.skip.as_deref().unwrap_or_default();
+            assert!(reason.starts_with("makes no sense: "), "{planned:?}");
+        }
     }
 
     #[test]

@@ -244,6 +244,7 @@ fn as_scenario(program: &Program, folder: &Path, iters: u32, request: &Request) 
         class: FaultClass::Shape,
         needs: if request.device == Device::Cuda { vec![Need::Gpu, Need::Torch] } else { vec![Need::Torch] },
         folder: folder.into(),
+        files: std::collections::BTreeSet::new(),
         program: text.clone(),
         twin: text,
         args: vec![format!("--iters={iters}"), format!("--windows={}", request.windows)],
