@@ -146,7 +146,8 @@ fn a_clean_program_and_its_results_are_left_alone() {
         let left = run(tool, program, &[], None);
         assert!(left.reports.is_empty(), "{:?}", left.reports);
         assert!(!left.active.is_empty());
-        assert!(left.stderr.trim_end().ends_with("[[2.0, 2.0, 2.0]]"), "{}", left.stderr);
+        // Not alone: without a GPU Kineto complains of that.
+        assert!(left.stderr.lines().any(|line| line == "[[2.0, 2.0, 2.0]]"), "{}", left.stderr);
     }
 }
 
@@ -155,7 +156,8 @@ fn the_profile_has_the_last_operations() {
     if !has_torch() {
         return;
     }
-    let left = run(include_str!("../src/tool/inject/profiler.py"), &SHAPE.replace("a @ b", "torch.mm(a, b)"), &[], None);
+    let left =
+        run(include_str!("../src/tool/inject/profiler.py"), &SHAPE.replace("a @ b", "torch.mm(a, b)"), &[], None);
     assert!(left.active.iter().any(|d| d.ends_with("on record")), "{:?} {}", left.active, left.stderr);
     let last = &left.reports[0];
     assert_eq!(last["module"], "aten::mm");
@@ -169,7 +171,10 @@ fn the_log_level_is_read_back() {
         return;
     }
     let tool = include_str!("../src/tool/inject/cpp_log.py");
-    assert_eq!(run(tool, "import torch\n", &[("TORCH_CPP_LOG_LEVEL", "INFO")], None).active, ["c10's log level is INFO"]);
+    assert_eq!(
+        run(tool, "import torch\n", &[("TORCH_CPP_LOG_LEVEL", "INFO")], None).active,
+        ["c10's log level is INFO"]
+    );
     // The wrong variable.
     assert_ne!(run(tool, "import torch\n", &[("TORCH_LOG_LEVEL", "INFO")], None).active, ["c10's log level is INFO"]);
 }
@@ -203,10 +208,18 @@ fn waits_are_noted_once_a_line_and_not_printed() {
     let program = "import warnings\nimport torch\n\ndef step():\n    torch.item()\n\nfor _ in range(3):\n    step()\n\
                    torch.item()\nwarnings.warn('the program has its own')\n";
     let left = run(include_str!("../src/tool/inject/sync_debug.py"), program, &[], Some(STUB));
-    let lines: Vec<_> =
-        left.reports.iter().map(|r| r["python"].as_array().unwrap().last().unwrap()["line"].as_u64().unwrap()).collect();
+    let own = |frame: &&Value| frame["file"].as_str().unwrap().ends_with("train.py");
+    let lines: Vec<_> = left
+        .reports
+        .iter()
+        .map(|r| r["python"].as_array().unwrap().iter().rfind(own).unwrap()["line"].as_u64().unwrap())
+        .collect();
     assert_eq!(lines, [5, 9], "{}", left.stderr);
     assert!(left.reports.iter().all(|r| r["note"] == true));
-    assert!(left.stderr.contains("the program has its own") && !left.stderr.contains("synchronizing"), "{}", left.stderr);
+    assert!(
+        left.stderr.contains("the program has its own") && !left.stderr.contains("synchronizing"),
+        "{}",
+        left.stderr
+    );
     assert_eq!(left.active, ["waiting for CUDA to be initialised", "torch.cuda's sync debug mode is 1"]);
 }

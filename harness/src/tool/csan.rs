@@ -135,7 +135,8 @@ fn races(stderr: &[u8], root: &str) -> Vec<Finding> {
         }
         let mut accesses = [Access::default(), Access::default()];
         let (mut part, mut end) = (Part::Second, start + line.len() as u64);
-        while let Some((line, at)) = lines.next_if(|(line, _)| !line.starts_with(b"====") && !line.starts_with(b"Trace"))
+        while let Some((line, at)) =
+            lines.next_if(|(line, _)| !line.starts_with(b"====") && !line.starts_with(b"Trace"))
         {
             if !line.is_empty() {
                 end = at + line.len() as u64;

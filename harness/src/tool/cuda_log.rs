@@ -141,8 +141,7 @@ mod tests {
     const EMBEDDING: &str = "[20:32:56.939][140367326003520][CUDA][E] Sticky error detected
 [20:32:56.939][140367326003520][CUDA][E] Returning 710 (CUDA_ERROR_ASSERT) from cuKernelGetFunction
 ";
-    const ILLEGAL: &str =
-        "[20:32:57.926][140454526292288][CUDA][E] Returning 700 (CUDA_ERROR_ILLEGAL_ADDRESS) from cuStreamSynchronize\n";
+    const ILLEGAL: &str = "[20:32:57.926][140454526292288][CUDA][E] Returning 700 (CUDA_ERROR_ILLEGAL_ADDRESS) from cuStreamSynchronize\n";
 
     fn capture(log: &str) -> Capture {
         let mut capture = testing::capture("/p", b"");

@@ -173,7 +173,10 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
         let findings = Dsa.parse(&capture);
         let report = findings.iter().find(|f| f.kind == FindingKind::Report).unwrap();
         let kernel = report.location.kernel.as_ref().unwrap();
-        assert_eq!((kernel.name.as_str(), kernel.block, kernel.thread), ("take_rows", Some([3, 0, 0]), Some([17, 0, 0])));
+        assert_eq!(
+            (kernel.name.as_str(), kernel.block, kernel.thread),
+            ("take_rows", Some([3, 0, 0]), Some([17, 0, 0]))
+        );
         assert_eq!(report.location.device.as_ref().map(|d| d.line), Some(24));
         assert_eq!(report.location.native[0].source.as_deref(), Some("/src/rows.cu:71"));
         assert!(matches!(Dsa.activity(&capture, &findings), Activity::Proven(_)));

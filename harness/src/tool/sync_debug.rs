@@ -57,7 +57,9 @@ impl Tool for SyncDebug {
         let on = match inject::detail_with(capture, "sync debug mode is 1") {
             Some(detail) => Activity::Proven(format!("read back from the running process: {detail}")),
             None => Activity::Unproven(
-                inject::details(capture).pop().unwrap_or_else(|| "it did not start in the program's interpreter".into()),
+                inject::details(capture)
+                    .pop()
+                    .unwrap_or_else(|| "it did not start in the program's interpreter".into()),
             ),
         };
         on.and(common::mode_activity(capture, findings))
