@@ -121,6 +121,10 @@ mod tests {
         let scenarios = [testing::scenario()];
         let all = plan(&scenarios, &selection(), Some(&host()));
         assert_eq!(all.len(), 2 * 2 * tool::ALL.len());
+        assert!(all.iter().all(|p| p.skip.is_some()), "{all:?}");
+        // Other tools may have objections of their own.
+        let selection = || Selection { tools: vec![tool::find("bare").unwrap()], ..selection() };
+        let all = plan(&scenarios, &selection(), Some(&host()));
         assert!(all.iter().all(|p| p.skip.as_deref() == Some("no GPU: no driver (mend)")), "{all:?}");
         let cpu = plan(&scenarios, &Selection { device: Device::Cpu, ..selection() }, Some(&host()));
         assert!(cpu.iter().all(|p| p.skip.as_deref().is_some_and(|s| s.contains("no CPU behaviour"))), "{cpu:?}");
