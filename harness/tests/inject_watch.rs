@@ -146,7 +146,8 @@ fn a_clean_program_and_its_results_are_left_alone() {
         let left = run(tool, program, &[], None);
         assert!(left.reports.is_empty(), "{:?}", left.reports);
         assert!(!left.active.is_empty());
-        assert!(left.stderr.trim_end().ends_with("[[2.0, 2.0, 2.0]]"), "{}", left.stderr);
+        // Not alone: without a GPU Kineto complains of that.
+        assert!(left.stderr.lines().any(|line| line == "[[2.0, 2.0, 2.0]]"), "{}", left.stderr);
     }
 }
 
@@ -207,10 +208,11 @@ fn waits_are_noted_once_a_line_and_not_printed() {
     let program = "import warnings\nimport torch\n\ndef step():\n    torch.item()\n\nfor _ in range(3):\n    step()\n\
                    torch.item()\nwarnings.warn('the program has its own')\n";
     let left = run(include_str!("../src/tool/inject/sync_debug.py"), program, &[], Some(STUB));
+    let own = |frame: &&Value| frame["file"].as_str().unwrap().ends_with("train.py");
     let lines: Vec<_> = left
         .reports
         .iter()
-        .map(|r| r["python"].as_array().unwrap().last().unwrap()["line"].as_u64().unwrap())
+        .map(|r| r["python"].as_array().unwrap().iter().rfind(own).unwrap()["line"].as_u64().unwrap())
         .collect();
     assert_eq!(lines, [5, 9], "{}", left.stderr);
     assert!(left.reports.iter().all(|r| r["note"] == true));

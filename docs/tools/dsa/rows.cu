@@ -6,10 +6,11 @@
 // reports in c10's words.
 #define TORCH_USE_CUDA_DSA  // of the build: in the environment it means nothing
 
+#include <ATen/ATen.h>
 #include <c10/cuda/CUDADeviceAssertion.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
-#include <torch/extension.h>
+#include <torch/library.h>
 
 #include <algorithm>
 #include <sstream>
@@ -49,13 +50,13 @@ DeviceAssertionsData* failures() {
   return data;
 }
 
-torch::Tensor prepare(const torch::Tensor& table, const torch::Tensor& index) {
+at::Tensor prepare(const at::Tensor& table, const at::Tensor& index) {
   TORCH_CHECK(table.is_cuda() && table.is_contiguous() && table.dim() == 2 && table.scalar_type() == at::kFloat);
   TORCH_CHECK(index.is_cuda() && index.is_contiguous() && index.dim() == 1 && index.scalar_type() == at::kLong);
-  return torch::zeros({index.size(0), table.size(1)}, table.options());
+  return at::zeros({index.size(0), table.size(1)}, table.options());
 }
 
-torch::Tensor take_rows(const torch::Tensor& table, const torch::Tensor& index) {
+at::Tensor take_rows(const at::Tensor& table, const at::Tensor& index) {
   auto out = prepare(table, index);
   const auto stream = c10::cuda::getCurrentCUDAStream();
   launches.push_back({"rows_kernel", __FILE__, __func__, __LINE__, table.get_device(), stream.id()});
@@ -67,7 +68,7 @@ torch::Tensor take_rows(const torch::Tensor& table, const torch::Tensor& index) 
 }
 
 // The same through c10's own registry: in a stock wheel nothing is recorded and nothing is raised.
-torch::Tensor take_rows_c10(const torch::Tensor& table, const torch::Tensor& index) {
+at::Tensor take_rows_c10(const at::Tensor& table, const at::Tensor& index) {
   auto out = prepare(table, index);
   const auto stream = c10::cuda::getCurrentCUDAStream();
   auto& registry = c10::cuda::CUDAKernelLaunchRegistry::get_singleton_ref();
@@ -121,8 +122,9 @@ void check() {
 
 }  // namespace
 
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-  m.def("take_rows", &take_rows);
-  m.def("take_rows_c10", &take_rows_c10);
-  m.def("check", &check);
+// No pybind: the library does not depend on the version of Python.
+TORCH_LIBRARY(faultlab_rows, m) {
+  m.def("take_rows(Tensor table, Tensor index) -> Tensor", &take_rows);
+  m.def("take_rows_c10(Tensor table, Tensor index) -> Tensor", &take_rows_c10);
+  m.def("check() -> ()", &check);
 }
