@@ -268,6 +268,8 @@ pub enum Claim {
     FaultMasked,
     /// Runs into the deadline: the fault is a hang.
     TimedOut,
+    /// Is not on, whatever was set: a stock build lacks what it needs.
+    ToolInactive,
     /// Stays silent: the claim about every twin.
     CleanAsExpected,
 }
@@ -276,7 +278,9 @@ impl Claim {
     /// Is this outcome what was claimed?
     pub fn is_met_by(self, outcome: &Outcome) -> bool {
         match (self, outcome) {
-            (Self::FaultMasked, Outcome::FaultMasked { .. }) | (Self::TimedOut, Outcome::TimedOut { .. }) => true,
+            (Self::FaultMasked, Outcome::FaultMasked { .. })
+            | (Self::TimedOut, Outcome::TimedOut { .. })
+            | (Self::ToolInactive, Outcome::ToolInactive { .. }) => true,
             (claim, Outcome::Judged(j)) => matches!(
                 (claim, j.verdict),
                 (Self::Exact, Verdict::Exact(_))
@@ -301,6 +305,7 @@ impl fmt::Display for Claim {
             Self::Undetected => "undetected",
             Self::FaultMasked => "fault masked",
             Self::TimedOut => "timed out",
+            Self::ToolInactive => "tool inactive",
             Self::CleanAsExpected => "clean, as expected",
         })
     }

@@ -42,8 +42,7 @@ pub fn plan(scenarios: &[Scenario], selection: &Selection, host: Option<&Host>) 
                 for mode in &selection.modes {
                     let case =
                         CaseId { scenario: scenario.id.clone(), subject, tool: tool.id().to_string(), mode: *mode };
-                    let objection = tool.objection(*mode, selection.device).map(|why| format!("makes no sense: {why}"));
-                    let skip = objection.or_else(|| obstacle(scenario, *tool, selection.device, host?));
+                    let skip = obstacle(scenario, *tool, *mode, selection.device, host);
                     planned.push(Planned { case, skip });
                 }
             }
@@ -56,10 +55,16 @@ pub fn plan(scenarios: &[Scenario], selection: &Selection, host: Option<&Host>) 
     planned
 }
 
-/// The first need that is not met.
-pub(crate) fn obstacle(scenario: &Scenario, tool: &dyn Tool, device: Device, host: &Host) -> Option<String> {
-    if let Err(missing) = &host.python {
-        return Some(format!("no Python: {missing}"));
+/// Why a case cannot run: first what no machine could mend, then what this one lacks.
+pub(crate) fn obstacle(
+    scenario: &Scenario,
+    tool: &dyn Tool,
+    mode: Mode,
+    device: Device,
+    host: Option<&Host>,
+) -> Option<String> {
+    if let Some(why) = tool.objection(mode, device) {
+        return Some(format!("makes no sense: {why}"));
     }
     if let Some(file) = tool.wants_file().filter(|file| !scenario.files.contains(*file)) {
         return Some(format!("the scenario has no {file}, which tells {} what to do", tool.id()));
@@ -67,6 +72,10 @@ pub(crate) fn obstacle(scenario: &Scenario, tool: &dyn Tool, device: Device, hos
     let device = tool.device(device);
     if device == Device::Cpu && scenario.cpu.is_none() {
         return Some("the scenario has no CPU behaviour: its fault needs a GPU".into());
+    }
+    let host = host?;
+    if let Err(missing) = &host.python {
+        return Some(format!("no Python: {missing}"));
     }
     let needs = scenario.needs.iter().chain(tool.needs());
     // On the CPU a scenario with CPU behaviour does without its GPU.
@@ -139,22 +148,29 @@ mod tests {
     }
 
     #[test]
-    fn combinations_without_sense_are_stated() {
+    fn what_no_machine_could_mend_is_stated_for_a_replay_too() {
         let all = plan(&[testing::scenario()], &selection(), None);
-        for planned in all.iter().filter(|p| p.skip.is_some()) {
-            let reason = planned.skip.as_deref().unwrap_or_default();
-            assert!(reason.starts_with("makes no sense: "), "{planned:?}");
-        }
+        let reason = |tool: &str, mode: Mode| {
+            let planned = all.iter().find(|p| p.case.tool == tool && p.case.mode == mode);
+            planned.and_then(|p| p.skip.clone()).unwrap_or_default()
+        };
+        assert!(reason("cpu-rerun", Mode::Sync).starts_with("makes no sense: "), "{all:?}");
+        assert!(reason("cpu-rerun", Mode::Async).contains("no CPU behaviour"), "{all:?}");
+        assert!(reason("breakpoint", Mode::Async).contains("has no breakpoints.json"), "{all:?}");
+        assert_eq!(reason("bare", Mode::Async), "");
     }
 
     #[test]
     fn a_tool_without_its_file_is_skipped() {
         let tool = tool::find("breakpoint").expect("it is in ALL");
         let mut scenario = testing::scenario();
-        let skip = obstacle(&scenario, tool, Device::Cuda, &host());
+        let skip = obstacle(&scenario, tool, Mode::Async, Device::Cuda, Some(&host()));
         assert!(skip.as_deref().is_some_and(|s| s.starts_with("the scenario has no breakpoints.json")), "{skip:?}");
         scenario.files.insert("breakpoints.json".into());
-        assert_eq!(obstacle(&scenario, tool, Device::Cuda, &host()).as_deref(), Some("no GPU: no driver (mend)"));
+        assert_eq!(
+            obstacle(&scenario, tool, Mode::Async, Device::Cuda, Some(&host())).as_deref(),
+            Some("no GPU: no driver (mend)")
+        );
     }
 
     #[test]

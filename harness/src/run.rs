@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::backend::{Backend, BackendError, Job};
 use crate::capture::Capture;
-use crate::case::{CaseId, Device, Outcome};
+use crate::case::{CaseId, Claim, Device, Outcome, Subject};
 use crate::judge::{self, judge};
 use crate::plan::Planned;
 use crate::results::{CaseResult, ProcessView, Run, SCHEMA_VERSION, ScenarioView, Settings};
@@ -135,6 +135,7 @@ async fn run_case(shared: &Shared, planned: Planned) -> Result<Option<CaseResult
         scenario,
         tool,
         device: tool.device(device),
+        stack: shared.settings.stack.clone(),
         deadline: Duration::from_secs_f64(shared.settings.timeout_s),
         output_cap: shared.settings.output_cap,
         stop: shared.stop.clone(),
@@ -194,9 +195,12 @@ pub fn judged(scenario: &Scenario, tool: &dyn Tool, capture: &Capture, settings:
 }
 
 fn without_process(scenario: &Scenario, case: &CaseId, device: Device, outcome: Outcome) -> CaseResult {
-    let expected = match case.subject {
-        crate::case::Subject::Program => scenario.expected(&case.tool, case.mode, device),
-        crate::case::Subject::Twin => Some(crate::case::Claim::CleanAsExpected),
+    let claim = scenario.expected(&case.tool, case.mode, device);
+    let expected = match (case.subject, claim) {
+        (Subject::Program, claim) => claim,
+        // A tool that is not on cannot call the twin clean either.
+        (Subject::Twin, Some(Claim::ToolInactive)) => claim,
+        (Subject::Twin, _) => Some(Claim::CleanAsExpected),
     };
     CaseResult { case: case.clone(), outcome, expected, findings: Vec::new(), activity: None, process: None }
 }

@@ -135,7 +135,8 @@ impl Local {
                     faultlab: env!("CARGO_PKG_VERSION").into(),
                     date,
                     backend: "local".into(),
-                    stack: self.host.stack(job.device),
+                    // The machine's, also for a tool that leaves its GPU alone.
+                    stack: job.stack.clone(),
                 },
             },
             stdout,

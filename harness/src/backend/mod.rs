@@ -19,7 +19,7 @@ pub use replay::{Replay, ReplayError, stacks};
 
 use crate::capture::Capture;
 use crate::case::{CaseId, Device};
-use crate::host::Host;
+use crate::host::{Host, Stack};
 use crate::scenario::Scenario;
 use crate::tool::{Command, Tool};
 
@@ -42,6 +42,8 @@ pub struct Job<'a> {
     pub tool: &'static dyn Tool,
     /// Where the tensors live.
     pub device: Device,
+    /// What the run is made on.
+    pub stack: Stack,
     /// Kill the whole tree after this long.
     pub deadline: Duration,
     /// Bytes of each stream to keep.

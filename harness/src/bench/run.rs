@@ -153,11 +153,7 @@ fn prepared(
             mode: *mode,
             samples: Vec::new(),
             activity: None,
-            trouble: tool
-                .objection(*mode, request.device)
-                .map(|why| format!("makes no sense: {why}"))
-                .or_else(|| obstacle(&scenario, *tool, request.device, host))
-                .map(Trouble::Skipped),
+            trouble: obstacle(&scenario, *tool, *mode, request.device, Some(host)).map(Trouble::Skipped),
         });
         programs.push(ProgramBench { program: program.name.into(), iters, rows: rows.collect() });
         scenarios.push(scenario);
@@ -182,6 +178,7 @@ async fn measure(
         scenario,
         tool,
         device: tool.device(request.device),
+        stack: request.backend.host().map(|host| host.stack(request.device)).unwrap_or_default(),
         deadline: request.timeout,
         output_cap: OUTPUT_CAP,
         work,

@@ -9,11 +9,11 @@ use super::{CliError, Status, environment, scenarios};
 use crate::assets::Assets;
 use crate::backend::Backend;
 use crate::capture::Capture;
-use crate::case::Device;
+use crate::case::{Device, Outcome};
 use crate::golden;
 use crate::host::Host;
 use crate::report::{Output, ReportFormat};
-use crate::results::{Settings, Standing};
+use crate::results::{CaseResult, Settings, Standing};
 use crate::run::Request;
 use crate::run_dir::RunDir;
 
@@ -51,10 +51,10 @@ pub(super) async fn record(assets: &Assets, args: RecordArgs, terminal: &Termina
         started: Timestamp::now(),
     };
     let run = supervised(request, terminal, true).await?;
-    let mut stored = 0;
+    let (mut stored, mut dropped) = (0, Vec::new());
     for result in run.cases.iter().filter(|c| c.process.is_some()) {
-        // What infrastructure lost is no recording of the case.
-        if result.standing() == Standing::Infra {
+        if !is_recording(result) {
+            dropped.push(format!("{} ({})", result.case, result.outcome.label()));
             continue;
         }
         let capture = Capture::read(&dir.case(&result.case)).map_err(golden::GoldenError::from)?;
@@ -63,7 +63,25 @@ pub(super) async fn record(assets: &Assets, args: RecordArgs, terminal: &Termina
     }
     output::write_reports(&run, &[Output { format: ReportFormat::Terminal, path: None }], terminal)?;
     terminal.say(&format!("{stored} captures stored below {}; `faultlab test` compares their reports", into.display()));
+    if !dropped.is_empty() {
+        terminal.say(&format!("not stored, record them again: {}", dropped.join(", ")));
+    }
     Ok(Status::of(&run))
+}
+
+/// What a deadline cut off, or what failed in a way that is not the scenario's, says more of the machine's load than of
+/// the tool; it is stored only where the scenario claims just that.
+fn is_recording(result: &CaseResult) -> bool {
+    match result.outcome {
+        Outcome::TimedOut { .. } | Outcome::ToolFailed { .. } => {
+            result.expected.is_some() && result.standing() == Standing::Met
+        }
+        Outcome::Infra { .. } | Outcome::Skipped { .. } => false,
+        Outcome::Judged(_)
+        | Outcome::FaultMasked { .. }
+        | Outcome::ToolInactive { .. }
+        | Outcome::ParseFailed { .. } => true,
+    }
 }
 
 /// Path prefixes of this machine and what stands for them in a committed capture.
@@ -76,7 +94,14 @@ fn places(host: &Host) -> Vec<(String, &'static str)> {
         places.push((folders.prefix.clone(), "<PREFIX>"));
         places.push((folders.base_prefix.clone(), "<BASE>"));
     }
+    // Where a user keeps diagnostic programs; those of the system's own folders are the same everywhere.
+    let folders = host.programs.iter().filter_map(|p| std::path::Path::new(p.path.as_ref()?).parent());
+    let elsewhere = folders.filter(|folder| !folder.starts_with("/usr"));
+    places.extend(elsewhere.map(|folder| (folder.display().to_string(), "<PROGRAMS>")));
     let env = environment();
+    for path in env.get("PYTHONPATH").into_iter().flat_map(|paths| paths.split(':')).filter(|path| !path.is_empty()) {
+        places.push((path.to_string(), "<PYTHONPATH>"));
+    }
     if let Some(home) = env.get("HOME") {
         places.push((home.clone(), "<HOME>"));
     }

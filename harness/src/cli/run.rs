@@ -124,7 +124,7 @@ async fn resumed(assets: &Assets, dir: &Path, args: &RunArgs) -> Result<Request,
                 .iter()
                 .find(|s| s.id == planned.case.scenario)
                 .zip(tool::find(&planned.case.tool))
-                .and_then(|(s, t)| crate::plan::obstacle(s, t, run.settings.device, host));
+                .and_then(|(s, t)| crate::plan::obstacle(s, t, planned.case.mode, run.settings.device, Some(host)));
         }
     }
     plan.extend(done.iter().map(|c| Planned { case: c.case.clone(), skip: None }));
