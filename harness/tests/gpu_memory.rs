@@ -63,6 +63,8 @@ fn scenario(folder: &Path) -> Scenario {
         folder: folder.into(),
         program: program.clone(),
         twin: program,
+
+        files: std::collections::BTreeSet::new(),
         args: Vec::new(),
         truth: Truth { fault: place.clone(), root: place, callers: Vec::new(), kernel: None, error: None },
         cpu: None,
@@ -89,6 +91,7 @@ async fn the_peak_of_the_cases_tree_is_kept_and_the_sampler_ends_with_the_backen
         scenario: &scenario,
         tool: tool::find("bare").unwrap(),
         device: Device::Cpu,
+        stack: faultlab::host::Stack::default(),
         deadline: Duration::from_mins(1),
         output_cap: 4096,
         work,

@@ -40,7 +40,7 @@ pub(in crate::report) fn render(board: &Scoreboard, layout: Layout) -> String {
     if board.facets.is_empty() {
         return out;
     }
-    let _ = writeln!(out, "\n{BOLD}What each tool names, on how many scenarios{BOLD:#}");
+    let _ = writeln!(out, "\n{BOLD}Scenarios on which a tool names{BOLD:#}");
     let headings = ["tool", "scenarios"].into_iter().chain(Facet::ALL.iter().map(|f| f.name()));
     let rows = board.facets.iter().map(|facets| {
         let counts = std::iter::once(facets.scenarios).chain(facets.given);
