@@ -249,3 +249,83 @@ pub const RECORDED: &[&str] = &[
     "TORCHINDUCTOR_FORCE_DISABLE_CACHES",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::backend::stacks;
+    use crate::capture::Capture;
+
+    /// Every golden capture with its tool.
+    fn captures() -> Vec<(&'static dyn Tool, Capture)> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/captures");
+        let below = |path: &Path| -> Vec<_> {
+            std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+        };
+        let folders = stacks(&root).into_iter().flat_map(|stack| below(&root.join(stack))).flat_map(|s| below(&s));
+        folders
+            .map(|folder| Capture::read(&folder).expect("a golden capture can be read"))
+            .filter_map(|capture| Some((find(&capture.meta.case.tool)?, capture)))
+            .collect()
+    }
+
+    fn proven(tool: &dyn Tool, capture: &Capture) -> bool {
+        let findings = tool.parse(capture);
+        matches!(tool.activity(capture, &findings), Activity::Proven(_))
+    }
+
+    /// A wrong variable name, a missing library, a log that was not written: whatever breaks a tool takes its evidence
+    /// away, and then there must be no verdict.
+    #[test]
+    fn no_tool_is_believed_without_its_evidence() {
+        let mut seen = std::collections::BTreeSet::new();
+        for (tool, mut capture) in captures() {
+            let id = capture.meta.case.clone();
+            // A stock build of PyTorch has no device-side assertions: that is what the captures show.
+            assert_eq!(proven(tool, &capture), tool.id() != "dsa", "{id}");
+            // The plain asynchronous program is under no tool: there is nothing to prove.
+            if tool.id() == "bare" && id.mode == Mode::Async {
+                continue;
+            }
+            capture.meta.env_seen.clear();
+            capture.files.clear();
+            capture.stdout.clear();
+            capture.stderr.clear();
+            assert!(!proven(tool, &capture), "{id} is believed without any evidence");
+            seen.insert(tool.id());
+        }
+        let all: std::collections::BTreeSet<_> = ALL.iter().map(|t| t.id()).collect();
+        assert_eq!(seen, all, "every tool has golden captures");
+    }
+
+    /// What the environment of the process really had decides, not what was asked for.
+    #[test]
+    fn a_variable_that_did_not_arrive_is_noticed() {
+        let mut checked = 0;
+        for (tool, mut capture) in captures() {
+            let id = capture.meta.case.clone();
+            let blocking = tool.command(&target()).env.contains_key("CUDA_LAUNCH_BLOCKING");
+            if id.mode == Mode::Sync && capture.meta.device == Device::Cuda && blocking && tool.id() != "dsa" {
+                let seen = &capture.meta.env_seen;
+                capture.meta.env_seen = seen.iter().map(|(key, value)| (format!("{key}_"), value.clone())).collect();
+                assert!(!proven(tool, &capture), "{id} is taken for sync");
+                checked += 1;
+            }
+        }
+        assert!(checked > 100, "{checked}");
+    }
+
+    fn target() -> Target {
+        Target {
+            python: "python3".into(),
+            program: "/p/train.py".into(),
+            args: Vec::new(),
+            device: Device::Cuda,
+            mode: Mode::Sync,
+            work: "/w".into(),
+            programs: BTreeMap::new(),
+        }
+    }
+}
