@@ -236,14 +236,12 @@ impl Local {
         let status = status.map_err(|e| infra("wait for the supervisor", e))?;
         let text = std::fs::read(&order.account);
         let _ = std::fs::remove_file(&order.account);
-        let account: Account = match text.map(|text| serde_json::from_slice(&text)) {
-            Ok(Ok(account)) => account,
-            _ => {
-                let mark = order.account.display().to_string();
-                let left = tokio::task::spawn_blocking(move || supervise::sweep(&mark)).await.unwrap_or_default();
-                let left = if left.is_empty() { String::new() } else { format!("; still there: {}", left.join(", ")) };
-                return Err(BackendError::Infra(format!("the supervisor gave no account ({status}){left}")));
-            }
+        let account = text.ok().and_then(|text| serde_json::from_slice::<Account>(&text).ok());
+        let Some(account) = account else {
+            let mark = order.account.display().to_string();
+            let left = tokio::task::spawn_blocking(move || supervise::sweep(&mark)).await.unwrap_or_default();
+            let left = if left.is_empty() { String::new() } else { format!("; still there: {}", left.join(", ")) };
+            return Err(BackendError::Infra(format!("the supervisor gave no account ({status}){left}")));
         };
         let streams = tokio::time::timeout(DRAIN, async { (stdout.await, stderr.await) }).await;
         match streams {
