@@ -1,14 +1,14 @@
 //! What goes where: colours, widths, pipes, help, and the words for what is not there.
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
 use nix::pty::{Winsize, openpty};
 use serde_json::Value;
 use unicode_width::UnicodeWidthStr as _;
 
-use crate::fixture::{Cli, repository};
+use crate::fixture::{Cli, repository, require};
 
 /// A replay of everything, from the repository.
 fn replay_all() -> [&'static str; 6] {
@@ -193,4 +193,23 @@ fn doctor_says_what_is_missing_and_how_to_get_it() {
     }
     let there = Cli::bare().run(&["doctor", "--format", "json"]).expect(0);
     assert!(serde_json::from_slice::<Value>(&there.stdout).is_ok());
+}
+
+#[test]
+fn doctor_sees_the_container_engine_through_its_api() {
+    if !require("docker") {
+        return;
+    }
+    let version = Command::new("docker").args(["version", "--format", "{{.Server.Version}}"]).output();
+    let version = String::from_utf8(version.expect("docker answers").stdout).expect("text");
+    let ran = Cli::bare().run(&["doctor", "--format", "json"]).expect(0);
+    let found: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    assert_eq!(found["host"]["docker"]["Ok"]["version"].as_str(), Some(version.trim()), "{found:#}");
+    // A socket where nobody listens is named, and no more is made of it.
+    let nobody = Cli::bare().env("DOCKER_HOST", "unix:///nowhere/docker.sock");
+    let ran = nobody.run(&["doctor", "--format", "json"]).expect(0);
+    let found: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    let missing = &found["host"]["docker"]["Err"];
+    assert!(missing["why"].as_str().is_some_and(|why| why.starts_with("no engine")), "{missing:#}");
+    assert!(missing["mend"].as_str().is_some_and(|mend| !mend.is_empty()), "{missing:#}");
 }
