@@ -1,7 +1,7 @@
 //! How fast a long log is read, and that memory stays flat: `cargo bench --bench parsers`.
 //!
 //! Writes a log of 100 MB to a temporary file, nine tenths of it ordinary training output, the rest tracebacks, device
-//! assertions and C++ stacks, then a second one of a single 100 MB line, and scans each 5 times.
+//! assertions and C++ stacks, then one of nothing but failures, and one of a single 100 MB line; scans each 5 times.
 
 #![allow(clippy::print_stdout, reason = "a benchmark reports on standard output")]
 
@@ -20,12 +20,15 @@ fn main() -> io::Result<()> {
     let folder = tempfile::tempdir()?;
     let mixed = folder.path().join("mixed.log");
     write_mixed(&mut File::create(&mixed)?)?;
+    let failures = folder.path().join("failures.log");
+    write_failures(&mut File::create(&failures)?)?;
     let plain = folder.path().join("plain.log");
     write_plain(&mut File::create(&plain)?)?;
     let line = folder.path().join("line.log");
     write_line(&mut File::create(&line)?)?;
     println!("peak memory before: {}", peak());
-    for (name, path) in [("no finding", &plain), ("mixed log", &mixed), ("one line", &line)] {
+    for (name, path) in [("no finding", &plain), ("mixed log", &mixed), ("tracebacks", &failures), ("one line", &line)]
+    {
         for _ in 0..ROUNDS {
             let started = Instant::now();
             let found = scan(BufReader::new(File::open(path)?))?;
@@ -79,7 +82,7 @@ fn write_mixed(file: &mut File) -> io::Result<()> {
     let (mut n, mut written) = (0, 0);
     while written < SIZE {
         let mut text = String::new();
-        failure(n, &mut text);
+        failure(n, 1000, &mut text);
         let wanted = text.len() * 10;
         while text.len() < wanted {
             ordinary(n, &mut text);
@@ -91,9 +94,22 @@ fn write_mixed(file: &mut File) -> io::Result<()> {
     Ok(())
 }
 
-/// A failure as a job of one rank prints it: 1,000 assertion lines, a deep traceback, a C++ stack.
-fn failure(n: usize, text: &mut String) {
-    for thread in 0..1000 {
+/// Failure after failure, nothing between: a traceback of 40 frames and a C++ stack of 40, with two assertion lines.
+fn write_failures(file: &mut File) -> io::Result<()> {
+    let (mut n, mut written) = (0, 0);
+    while written < SIZE {
+        let mut text = String::new();
+        failure(n, 2, &mut text);
+        file.write_all(text.as_bytes())?;
+        written += text.len();
+        n += 1;
+    }
+    Ok(())
+}
+
+/// A failure as a job of one rank prints it: assertion lines, a deep traceback, a C++ stack.
+fn failure(n: usize, assertions: usize, text: &mut String) {
+    for thread in 0..assertions {
         let _ = writeln!(
             text,
             "/pytorch/aten/src/ATen/native/cuda/Loss.cu:245: nll_loss_forward_reduce_cuda_kernel_2d: block: [{},0,0], \
