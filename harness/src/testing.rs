@@ -10,6 +10,7 @@ use crate::case::{CaseId, Claim, Device, Mode, Subject};
 use crate::finding::{Evidence, Finding, FindingKind, Location};
 use crate::host::{Need, Stack};
 use crate::scenario::{ErrorPattern, Expectation, FaultClass, Pattern, Place, Program, Scenario, Truth};
+use crate::tool::{Activity, Tool};
 
 /// A finding read from all of standard error.
 pub(crate) fn finding(kind: FindingKind, error_type: Option<&str>, message: &str, location: Location) -> Finding {
@@ -94,4 +95,30 @@ pub(crate) fn capture(program_root: &str, stderr: &[u8]) -> Capture {
         stderr: stderr.to_vec(),
         files: BTreeMap::new(),
     }
+}
+
+/// A tool that speaks through `reports.jsonl`: what it says names this place and is scored, what the program says is not.
+pub(crate) fn check_reports(tool: &dyn Tool, reports: &[u8], file: &str, line: u32) {
+    let ended = b"Traceback (most recent call last):\n  File \"/p/x.py\", line 9, in f\nKeyError: 1\n";
+    let mut capture = capture("/p", ended);
+    capture.files.insert("reports.jsonl".into(), reports.to_vec());
+    let findings = tool.parse(&capture);
+    assert_eq!(findings[0].kind, FindingKind::Report);
+    assert_eq!(findings[0].location.innermost_own(), Some((file, line)));
+    assert_eq!(findings[0].evidence.stream, "reports.jsonl");
+    assert_eq!(findings.last().map(|f| f.kind), Some(FindingKind::Ended));
+    assert!(findings[1..].iter().all(|f| !f.kind.is_claim()), "{findings:?}");
+}
+
+/// A tool that says in `active.jsonl` that it is on: in these words, and not in those of another.
+pub(crate) fn check_word(tool: &dyn Tool, word: &str) {
+    let mut capture = capture("/p", b"");
+    assert!(matches!(tool.activity(&capture, &[]), Activity::Unproven(_)));
+    let mut say = |detail: &str| {
+        let line = format!(r#"{{"pid": 7, "detail": "{detail}"}}"#);
+        capture.files.insert("active.jsonl".into(), line.into_bytes());
+        tool.activity(&capture, &[])
+    };
+    assert!(matches!(say(word), Activity::Proven(_)));
+    assert!(matches!(say("another tool"), Activity::Unproven(_)));
 }

@@ -68,9 +68,7 @@ impl Tool for Breakpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::FindingKind;
     use crate::testing;
-    use proptest::prelude::*;
 
     const LABEL: &[u8] = br#"{"pid": 28034, "message": "stopped before this line: labels.max() >= logits.shape[1]", "python": [{"file": "/p/train.py", "line": 63, "function": "<module>"}, {"file": "/p/train.py", "line": 58, "function": "main"}, {"file": "/p/train.py", "line": 43, "function": "train_step"}], "values": ["labels.max().item() = 10", "(labels >= logits.shape[1]).nonzero().flatten().tolist() = [17]", "logits.shape = torch.Size([64, 10])"], "error_type": null, "module": null, "note": false}
 "#;
@@ -78,44 +76,14 @@ mod tests {
     const STREAM: &[u8] = br#"{"pid": 28034, "message": "stopped before this line: ids.max() >= len(self.table)", "python": [{"file": "/p/rank.py", "line": 66, "function": "<module>"}, {"file": "/p/rank.py", "line": 60, "function": "main"}, {"file": "/p/rank.py", "line": 35, "function": "start"}], "values": ["ids.max().item() = 9000", "ids.argmax().item() = 1103"], "error_type": null, "module": null, "note": false}
 "#;
 
-    fn spoken(reports: &[u8], stderr: &[u8]) -> Vec<Finding> {
-        let mut capture = testing::capture("/p", stderr);
-        capture.files.insert("reports.jsonl".into(), reports.to_vec());
-        Breakpoint.parse(&capture)
-    }
-
     #[test]
     fn real_reports_name_the_line_and_the_program_is_context() {
-        let check = |reports: &[u8], file: &str, line: u32| {
-            let ended = b"Traceback (most recent call last):\n  File \"/p/x.py\", line 9, in f\nKeyError: 1\n";
-            let findings = spoken(reports, ended);
-            assert_eq!(findings[0].kind, FindingKind::Report);
-            assert_eq!(findings[0].location.innermost_own(), Some((file, line)));
-            assert_eq!(findings[0].evidence.stream, "reports.jsonl");
-            assert_eq!(findings.last().map(|f| f.kind), Some(FindingKind::Ended));
-            assert!(findings[1..].iter().all(|f| !f.kind.is_claim()), "{findings:?}");
-        };
-        check(LABEL, "train.py", 43);
-        check(STREAM, "rank.py", 35);
+        testing::check_reports(&Breakpoint, LABEL, "train.py", 43);
+        testing::check_reports(&Breakpoint, STREAM, "rank.py", 35);
     }
 
     #[test]
     fn without_its_own_word_it_was_not_on() {
-        let mut capture = testing::capture("/p", b"");
-        assert!(matches!(Breakpoint.activity(&capture, &[]), Activity::Unproven(_)));
-        let mut say = |detail: &str| {
-            let line = format!(r#"{{"pid": 7, "detail": "{detail}"}}"#);
-            capture.files.insert("active.jsonl".into(), line.into_bytes());
-            Breakpoint.activity(&capture, &[])
-        };
-        assert!(matches!(say("debugpy 1.8.22: 1 of 1 breakpoints verified (train.py:43)"), Activity::Proven(_)));
-        assert!(matches!(say("another tool"), Activity::Unproven(_)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            spoken(&bytes, &bytes);
-        }
+        testing::check_word(&Breakpoint, "debugpy 1.8.22: 1 of 1 breakpoints verified (train.py:43)");
     }
 }

@@ -62,9 +62,7 @@ impl Tool for Checkpoints {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::FindingKind;
     use crate::testing;
-    use proptest::prelude::*;
 
     const DEVICE: &[u8] = br#"{"pid": 28034, "message": "the device failed in this line, or in what it started; all before had completed (79 waits): CUDA error: device-side assert triggered", "python": [{"file": "/p/p.py", "line": 24, "function": "<module>"}, {"file": "/p/p.py", "line": 20, "function": "outer"}, {"file": "/p/p.py", "line": 13, "function": "step"}, {"file": "/p/p.py", "line": 9, "function": "inner"}], "values": [], "error_type": "AcceleratorError", "module": null, "note": false}
 "#;
@@ -72,38 +70,15 @@ mod tests {
     const HOST: &[u8] = br#"{"pid": 28034, "message": "raised on the host, at its own line; all before had completed: RuntimeError: shapes do not fit", "python": [{"file": "/p/p.py", "line": 27, "function": "<module>"}, {"file": "/lib/python3/site-packages/torch/__init__.py", "line": 21, "function": "refuse"}], "values": [], "error_type": "RuntimeError", "module": null, "note": false}
 "#;
 
-    fn spoken(reports: &[u8], stderr: &[u8]) -> Vec<Finding> {
-        let mut capture = testing::capture("/p", stderr);
-        capture.files.insert("reports.jsonl".into(), reports.to_vec());
-        Checkpoints.parse(&capture)
-    }
-
     #[test]
     fn real_reports_name_the_line_and_the_program_is_context() {
-        let check = |reports: &[u8], file: &str, line: u32| {
-            let ended = b"Traceback (most recent call last):\n  File \"/p/x.py\", line 9, in f\nKeyError: 1\n";
-            let findings = spoken(reports, ended);
-            assert_eq!(findings[0].kind, FindingKind::Report);
-            assert_eq!(findings[0].location.innermost_own(), Some((file, line)));
-            assert_eq!(findings[0].evidence.stream, "reports.jsonl");
-            assert_eq!(findings.last().map(|f| f.kind), Some(FindingKind::Ended));
-            assert!(findings[1..].iter().all(|f| !f.kind.is_claim()), "{findings:?}");
-        };
-        check(DEVICE, "p.py", 9);
-        check(HOST, "p.py", 27);
+        testing::check_reports(&Checkpoints, DEVICE, "p.py", 9);
+        testing::check_reports(&Checkpoints, HOST, "p.py", 27);
     }
 
     #[test]
     fn without_its_own_word_it_was_not_on() {
-        let mut capture = testing::capture("/p", b"");
-        assert!(matches!(Checkpoints.activity(&capture, &[]), Activity::Unproven(_)));
-        let mut say = |detail: &str| {
-            let line = format!(r#"{{"pid": 7, "detail": "{detail}"}}"#);
-            capture.files.insert("active.jsonl".into(), line.into_bytes());
-            Checkpoints.activity(&capture, &[])
-        };
-        assert!(matches!(say("waits after each line of the program, by sys.monitoring"), Activity::Proven(_)));
-        assert!(matches!(say("another tool"), Activity::Unproven(_)));
+        testing::check_word(&Checkpoints, "waits after each line of the program, by sys.monitoring");
     }
 
     #[test]
@@ -111,12 +86,5 @@ mod tests {
         assert!(Checkpoints.objection(Mode::Async, Device::Cuda).is_none());
         assert!(Checkpoints.objection(Mode::Sync, Device::Cuda).is_some());
         assert!(Checkpoints.objection(Mode::Async, Device::Cpu).is_some());
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            spoken(&bytes, &bytes);
-        }
     }
 }

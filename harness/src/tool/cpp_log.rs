@@ -113,7 +113,6 @@ fn place(line: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
     use crate::testing;
-    use proptest::prelude::*;
 
     const LOG: &[u8] = b"[I1130 20:47:08.579281599 socket.cpp:955] [c10d] The client socket has connected.\n\
 [rank1]:[W1130 20:47:08.766323822 TCPStoreLibUvBackend.cpp:1331] [c10d] uv_loop cleanup finished.\n\
@@ -158,17 +157,5 @@ torch.AcceleratorError: CUDA error: device-side assert triggered
         };
         assert!(!proven("WARNING"));
         assert!(proven("INFO"));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let mut capture = testing::capture("/p", &bytes);
-            for file in ["reports.jsonl", "active.jsonl", "cuda.log"] {
-                capture.files.insert(file.into(), bytes.clone());
-            }
-            let findings = CppLog.parse(&capture);
-            CppLog.activity(&capture, &findings);
-        }
     }
 }

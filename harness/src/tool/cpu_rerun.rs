@@ -72,7 +72,6 @@ impl Tool for CpuRerun {
 mod tests {
     use super::*;
     use crate::testing;
-    use proptest::prelude::*;
 
     const LABEL: &[u8] = b"Traceback (most recent call last):
   File \"/p/train.py\", line 63, in <module>
@@ -113,17 +112,5 @@ IndexError: index out of range in self
         assert!(matches!(CpuRerun.activity(&capture, &[]), Activity::Proven(_)));
         capture.files.insert("active.jsonl".into(), active("True"));
         assert!(matches!(CpuRerun.activity(&capture, &[]), Activity::Unproven(_)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let mut capture = testing::capture("/p", &bytes);
-            for file in ["reports.jsonl", "active.jsonl"] {
-                capture.files.insert(file.into(), bytes.clone());
-            }
-            let findings = CpuRerun.parse(&capture);
-            CpuRerun.activity(&capture, &findings);
-        }
     }
 }

@@ -210,7 +210,6 @@ fn frame(text: &str, root: &str) -> Option<PythonFrame> {
 mod tests {
     use super::*;
     use crate::testing;
-    use proptest::prelude::*;
 
     /// Captured on an H200, before the scenario waited for its table.
     const STREAM: &str = include_str!("samples/csan_side_stream.txt");
@@ -257,17 +256,5 @@ mod tests {
         }
         capture.meta.env_seen.clear();
         assert!(matches!(Csan.activity(&capture, &[]), Activity::Unproven(_)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let mut capture = testing::capture("/p", &bytes);
-            for file in ["reports.jsonl", "active.jsonl"] {
-                capture.files.insert(file.into(), bytes.clone());
-            }
-            let findings = Csan.parse(&capture);
-            Csan.activity(&capture, &findings);
-        }
     }
 }

@@ -131,7 +131,6 @@ fn returned(words: &str) -> Option<(u32, String)> {
 mod tests {
     use super::*;
     use crate::testing;
-    use proptest::prelude::*;
 
     const NOISE: &str = "[20:32:55.441][140071310504256][CUDA][E] No CUDA context is current to the calling thread
 [20:32:55.441][140071310504256][CUDA][E] Returning 201 (CUDA_ERROR_INVALID_CONTEXT) from cuCtxGetDevice_v2
@@ -182,17 +181,5 @@ mod tests {
         let mut capture = super::tests::capture(NOISE);
         capture.meta.env_seen.clear();
         assert!(matches!(CudaLog.activity(&capture, &[]), Activity::Unproven(_)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let mut capture = testing::capture("/p", &bytes);
-            for file in ["reports.jsonl", "active.jsonl", "cuda.log"] {
-                capture.files.insert(file.into(), bytes.clone());
-            }
-            let findings = CudaLog.parse(&capture);
-            CudaLog.activity(&capture, &findings);
-        }
     }
 }

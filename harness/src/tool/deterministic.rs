@@ -100,7 +100,6 @@ fn warning(line: &[u8], start: u64, root: &str) -> Option<Finding> {
 mod tests {
     use super::*;
     use crate::testing;
-    use proptest::prelude::*;
 
     const WARNING: &[u8] = b"/p/pool.py:14: UserWarning: adaptive_avg_pool2d_backward_cuda does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True, warn_only=True)'. You can file an issue.
   loss.backward()
@@ -134,17 +133,5 @@ RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x800 and 1568x128)
         assert!(matches!(Deterministic.activity(&capture, &[]), Activity::Proven(_)));
         capture.files.clear();
         assert!(matches!(Deterministic.activity(&capture, &[]), Activity::Unproven(_)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let mut capture = testing::capture("/p", &bytes);
-            for file in ["reports.jsonl", "active.jsonl"] {
-                capture.files.insert(file.into(), bytes.clone());
-            }
-            let findings = Deterministic.parse(&capture);
-            Deterministic.activity(&capture, &findings);
-        }
     }
 }

@@ -127,7 +127,6 @@ fn report(failure: &DsaFailure, stream: &str) -> Finding {
 mod tests {
     use super::*;
     use crate::testing;
-    use proptest::prelude::*;
 
     const REPORT: &[u8] = b"Traceback (most recent call last):
   File \"/p/train.py\", line 47, in train_step
@@ -197,17 +196,5 @@ Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
         assert!(matches!(Dsa.activity(&capture, &findings), Activity::Proven(_)));
         capture.meta.env_seen.clear();
         assert!(matches!(Dsa.activity(&capture, &findings), Activity::Unproven(_)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let mut capture = testing::capture("/p", &bytes);
-            for file in ["reports.jsonl", "active.jsonl", "cuda.log"] {
-                capture.files.insert(file.into(), bytes.clone());
-            }
-            let findings = Dsa.parse(&capture);
-            Dsa.activity(&capture, &findings);
-        }
     }
 }

@@ -75,9 +75,7 @@ impl Tool for Guard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::FindingKind;
     use crate::testing;
-    use proptest::prelude::*;
 
     const LABEL: &[u8] = br#"{"pid": 28034, "message": "nll_loss_forward: 1 of 64 values of `target` outside [0, 10) or -100 (ignored): target[17] = 10", "python": [{"file": "/p/train.py", "line": 63, "function": "<module>"}, {"file": "/p/train.py", "line": 58, "function": "main"}, {"file": "/p/train.py", "line": 43, "function": "train_step"}, {"file": "/lib/python3/site-packages/torch/nn/modules/module.py", "line": 1779, "function": "_wrapped_call_impl"}], "values": ["target[17] = 10"], "error_type": null, "module": null, "note": false}
 "#;
@@ -85,38 +83,15 @@ mod tests {
     const EMBEDDING: &[u8] = br#"{"pid": 28034, "message": "embedding: 4 of 64 values of `indices` outside [0, 17): indices[0, 4] = 17, indices[1, 5] = 17, indices[2, 4] = 17, indices[3, 4] = 17", "python": [{"file": "/p/score.py", "line": 60, "function": "<module>"}, {"file": "/p/score.py", "line": 54, "function": "main"}, {"file": "/p/score.py", "line": 46, "function": "score"}, {"file": "/lib/python3/site-packages/torch/nn/modules/module.py", "line": 1779, "function": "_wrapped_call_impl"}, {"file": "/p/score.py", "line": 36, "function": "forward"}, {"file": "/lib/python3/site-packages/torch/nn/functional.py", "line": 2567, "function": "embedding"}], "values": ["indices[0, 4] = 17", "indices[1, 5] = 17"], "error_type": null, "module": null, "note": false}
 "#;
 
-    fn spoken(reports: &[u8], stderr: &[u8]) -> Vec<Finding> {
-        let mut capture = testing::capture("/p", stderr);
-        capture.files.insert("reports.jsonl".into(), reports.to_vec());
-        Guard::Full.parse(&capture)
-    }
-
     #[test]
     fn real_reports_name_the_line_and_the_program_is_context() {
-        let check = |reports: &[u8], file: &str, line: u32| {
-            let ended = b"Traceback (most recent call last):\n  File \"/p/x.py\", line 9, in f\nKeyError: 1\n";
-            let findings = spoken(reports, ended);
-            assert_eq!(findings[0].kind, FindingKind::Report);
-            assert_eq!(findings[0].location.innermost_own(), Some((file, line)));
-            assert_eq!(findings[0].evidence.stream, "reports.jsonl");
-            assert_eq!(findings.last().map(|f| f.kind), Some(FindingKind::Ended));
-            assert!(findings[1..].iter().all(|f| !f.kind.is_claim()), "{findings:?}");
-        };
-        check(LABEL, "train.py", 43);
-        check(EMBEDDING, "score.py", 36);
+        testing::check_reports(&Guard::Full, LABEL, "train.py", 43);
+        testing::check_reports(&Guard::Full, EMBEDDING, "score.py", 36);
     }
 
     #[test]
     fn without_its_own_word_it_was_not_on() {
-        let mut capture = testing::capture("/p", b"");
-        assert!(matches!(Guard::Full.activity(&capture, &[]), Activity::Unproven(_)));
-        let mut say = |detail: &str| {
-            let line = format!(r#"{{"pid": 7, "detail": "{detail}"}}"#);
-            capture.files.insert("active.jsonl".into(), line.into_bytes());
-            Guard::Full.activity(&capture, &[])
-        };
-        assert!(matches!(say("checks every element"), Activity::Proven(_)));
-        assert!(matches!(say("another tool"), Activity::Unproven(_)));
+        testing::check_word(&Guard::Full, "checks every element");
     }
 
     #[test]
@@ -125,12 +100,5 @@ mod tests {
         capture.files.insert("active.jsonl".into(), br#"{"pid": 7, "detail": "checks every element"}"#.to_vec());
         assert!(matches!(Guard::Full.activity(&capture, &[]), Activity::Proven(_)));
         assert!(matches!(Guard::Sampled.activity(&capture, &[]), Activity::Unproven(_)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            spoken(&bytes, &bytes);
-        }
     }
 }

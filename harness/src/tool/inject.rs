@@ -140,7 +140,6 @@ fn lines<'a>(capture: &'a Capture, file: &str) -> impl Iterator<Item = (&'a [u8]
 mod tests {
     use super::*;
     use crate::testing;
-    use proptest::prelude::*;
 
     #[test]
     fn a_report_becomes_a_finding_with_its_own_frames() {
@@ -156,16 +155,5 @@ mod tests {
         let at = &found[0].evidence;
         assert_eq!(text[usize::try_from(at.start).unwrap()], b'{');
         assert!(matches!(activity(&capture), Activity::Unproven(_)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let mut capture = testing::capture("/p", b"");
-            capture.files.insert(REPORTS.into(), bytes.clone());
-            capture.files.insert(ACTIVE.into(), bytes);
-            reports(&capture);
-            activity(&capture);
-        }
     }
 }

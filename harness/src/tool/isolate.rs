@@ -54,9 +54,7 @@ impl Tool for Isolate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::finding::FindingKind;
     use crate::testing;
-    use proptest::prelude::*;
 
     const BACKWARD: &[u8] = br#"{"pid": 28034, "message": "SqrtBackward0 is the first backward node whose gradient is not finite: output 0, from nan to nan", "python": [{"file": "/p/train_pairs.py", "line": 61, "function": "<module>"}, {"file": "/p/train_pairs.py", "line": 57, "function": "main"}, {"file": "/p/train_pairs.py", "line": 44, "function": "train"}, {"file": "/p/train_pairs.py", "line": 36, "function": "contrastive_loss"}, {"file": "/p/train_pairs.py", "line": 32, "function": "distance"}], "values": ["gradient 0 of SqrtBackward0: min nan, max nan"], "error_type": null, "module": null, "note": false}
 {"pid": 28034, "message": "the optimizer step made parameter 0 of group 0 not finite: from nan to nan", "python": [{"file": "/p/train_pairs.py", "line": 49, "function": "train"}], "values": [], "error_type": null, "module": null, "note": true}
@@ -65,44 +63,14 @@ mod tests {
     const SHAPE: &[u8] = br#"{"pid": 28034, "message": "RuntimeError was raised in module hidden: mat1 and mat2 shapes cannot be multiplied (64x800 and 1568x128)", "python": [{"file": "/p/train_digits.py", "line": 53, "function": "<module>"}, {"file": "/p/train_digits.py", "line": 48, "function": "main"}, {"file": "/p/train_digits.py", "line": 35, "function": "train_step"}, {"file": "/lib/python3/site-packages/torch/nn/modules/module.py", "line": 1779, "function": "_wrapped_call_impl"}, {"file": "/p/train_digits.py", "line": 20, "function": "forward"}, {"file": "/lib/python3/site-packages/torch/nn/modules/linear.py", "line": 134, "function": "forward"}], "values": [], "error_type": "RuntimeError", "module": "hidden", "note": false}
 "#;
 
-    fn spoken(reports: &[u8], stderr: &[u8]) -> Vec<Finding> {
-        let mut capture = testing::capture("/p", stderr);
-        capture.files.insert("reports.jsonl".into(), reports.to_vec());
-        Isolate.parse(&capture)
-    }
-
     #[test]
     fn real_reports_name_the_line_and_the_program_is_context() {
-        let check = |reports: &[u8], file: &str, line: u32| {
-            let ended = b"Traceback (most recent call last):\n  File \"/p/x.py\", line 9, in f\nKeyError: 1\n";
-            let findings = spoken(reports, ended);
-            assert_eq!(findings[0].kind, FindingKind::Report);
-            assert_eq!(findings[0].location.innermost_own(), Some((file, line)));
-            assert_eq!(findings[0].evidence.stream, "reports.jsonl");
-            assert_eq!(findings.last().map(|f| f.kind), Some(FindingKind::Ended));
-            assert!(findings[1..].iter().all(|f| !f.kind.is_claim()), "{findings:?}");
-        };
-        check(BACKWARD, "train_pairs.py", 32);
-        check(SHAPE, "train_digits.py", 20);
+        testing::check_reports(&Isolate, BACKWARD, "train_pairs.py", 32);
+        testing::check_reports(&Isolate, SHAPE, "train_digits.py", 20);
     }
 
     #[test]
     fn without_its_own_word_it_was_not_on() {
-        let mut capture = testing::capture("/p", b"");
-        assert!(matches!(Isolate.activity(&capture, &[]), Activity::Unproven(_)));
-        let mut say = |detail: &str| {
-            let line = format!(r#"{{"pid": 7, "detail": "{detail}"}}"#);
-            capture.files.insert("active.jsonl".into(), line.into_bytes());
-            Isolate.activity(&capture, &[])
-        };
-        assert!(matches!(say("watches every module, backward and optimizer; 0 shapes declared"), Activity::Proven(_)));
-        assert!(matches!(say("another tool"), Activity::Unproven(_)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            spoken(&bytes, &bytes);
-        }
+        testing::check_word(&Isolate, "watches every module, backward and optimizer; 0 shapes declared");
     }
 }

@@ -253,6 +253,9 @@ pub const RECORDED: &[&str] = &[
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
 
     use super::*;
     use crate::backend::stacks;
@@ -315,6 +318,43 @@ mod tests {
             }
         }
         assert!(checked > 100, "{checked}");
+    }
+
+    proptest! {
+        /// Whatever a tool prints or writes, it is read to the end, and what was read is judged.
+        #[test]
+        fn any_bytes_are_read(
+            which in any::<prop::sample::Index>(),
+            junk in proptest::collection::vec(any::<u8>(), 0..300),
+            at in any::<prop::sample::Index>(),
+            cut in 0usize..2000,
+        ) {
+            static GOLDEN: LazyLock<Vec<(&'static dyn Tool, Capture)>> = LazyLock::new(captures);
+            let (tool, golden) = which.get(&GOLDEN);
+            let mut capture = golden.clone();
+            let damage = |bytes: &mut Vec<u8>| {
+                let start = at.index(bytes.len() + 1);
+                let end = (start + cut).min(bytes.len());
+                bytes.splice(start..end, junk.iter().copied());
+            };
+            damage(&mut capture.stdout);
+            damage(&mut capture.stderr);
+            capture.files.values_mut().for_each(damage);
+            for (stream, findings) in [("damaged", tool.parse(&capture)), ("golden", tool.parse(golden))] {
+                for finding in &findings {
+                    let bytes = if stream == "golden" { golden } else { &capture }.stream(&finding.evidence.stream);
+                    let length = bytes.map_or(0, <[u8]>::len) as u64;
+                    let at = &finding.evidence;
+                    prop_assert!(at.start <= at.end && at.end <= length, "{}: {at:?} of {length}", golden.meta.case);
+                }
+            }
+            let _ = tool.activity(&capture, &tool.parse(&capture));
+            // And nothing but junk.
+            capture.stdout.clone_from(&junk);
+            capture.stderr.clone_from(&junk);
+            capture.files.values_mut().for_each(|bytes| bytes.clone_from(&junk));
+            let _ = tool.activity(&capture, &tool.parse(&capture));
+        }
     }
 
     fn target() -> Target {

@@ -69,7 +69,6 @@ mod tests {
     use super::*;
     use crate::finding::FindingKind;
     use crate::testing;
-    use proptest::prelude::*;
 
     const ASYNC: &[u8] = include_bytes!("samples/op_log_async.jsonl");
     const SHAPE: &[u8] = include_bytes!("samples/op_log_shape.jsonl");
@@ -106,18 +105,6 @@ mod tests {
             let line = format!("{{\"pid\": 1, \"detail\": \"{detail}\"}}\n");
             capture.files.insert("active.jsonl".into(), line.into_bytes());
             assert_eq!(matches!(OpLog.activity(&capture, &[]), Activity::Proven(_)), on);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let mut capture = testing::capture("/p", &bytes);
-            for file in ["reports.jsonl", "active.jsonl"] {
-                capture.files.insert(file.into(), bytes.clone());
-            }
-            let findings = OpLog.parse(&capture);
-            OpLog.activity(&capture, &findings);
         }
     }
 }

@@ -63,7 +63,6 @@ mod tests {
     use super::*;
     use crate::finding::FindingKind;
     use crate::testing;
-    use proptest::prelude::*;
 
     const CPU: &[u8] = include_bytes!("samples/profiler_cpu.jsonl");
 
@@ -88,18 +87,6 @@ mod tests {
             let line = format!("{{\"pid\": 1, \"detail\": \"{detail}\"}}\n");
             capture.files.insert("active.jsonl".into(), line.into_bytes());
             assert_eq!(matches!(Profiler.activity(&capture, &[]), Activity::Proven(_)), on);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let mut capture = testing::capture("/p", &bytes);
-            for file in ["reports.jsonl", "active.jsonl"] {
-                capture.files.insert(file.into(), bytes.clone());
-            }
-            let findings = Profiler.parse(&capture);
-            Profiler.activity(&capture, &findings);
         }
     }
 }

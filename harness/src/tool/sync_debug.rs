@@ -70,7 +70,6 @@ impl Tool for SyncDebug {
 mod tests {
     use super::*;
     use crate::testing;
-    use proptest::prelude::*;
 
     const NOTE: &[u8] = br#"{"pid": 7, "message": "the host waits for the GPU here", "python": [{"file": "/p/train.py", "line": 47, "function": "train_step"}], "values": [], "error_type": null, "module": null, "note": true}
 "#;
@@ -94,17 +93,5 @@ mod tests {
         let set = b"{\"pid\": 1, \"detail\": \"torch.cuda's sync debug mode is 1\"}\n".to_vec();
         capture.files.insert("active.jsonl".into(), [waiting, set].concat());
         assert!(matches!(SyncDebug.activity(&capture, &[]), Activity::Proven(_)));
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let mut capture = testing::capture("/p", &bytes);
-            for file in ["reports.jsonl", "active.jsonl"] {
-                capture.files.insert(file.into(), bytes.clone());
-            }
-            let findings = SyncDebug.parse(&capture);
-            SyncDebug.activity(&capture, &findings);
-        }
     }
 }

@@ -250,6 +250,13 @@ pub(crate) fn require(need: &str) -> bool {
     found
 }
 
+/// What the `docker` command prints.
+pub(crate) fn docker(args: &[&str]) -> String {
+    let output = Command::new("docker").args(args).output().expect("docker starts");
+    assert!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("text")
+}
+
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
     for entry in fs::read_dir(from).expect("a folder").flatten() {

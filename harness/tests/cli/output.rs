@@ -1,14 +1,14 @@
 //! What goes where: colours, widths, pipes, help, and the words for what is not there.
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::LazyLock;
 
 use nix::pty::{Winsize, openpty};
 use serde_json::Value;
 use unicode_width::UnicodeWidthStr as _;
 
-use crate::fixture::{Cli, repository, require};
+use crate::fixture::{Cli, docker, repository, require};
 
 /// A replay of everything, from the repository.
 fn replay_all() -> [&'static str; 6] {
@@ -200,8 +200,7 @@ fn doctor_sees_the_container_engine_through_its_api() {
     if !require("docker") {
         return;
     }
-    let version = Command::new("docker").args(["version", "--format", "{{.Server.Version}}"]).output();
-    let version = String::from_utf8(version.expect("docker answers").stdout).expect("text");
+    let version = docker(&["version", "--format", "{{.Server.Version}}"]);
     let ran = Cli::bare().run(&["doctor", "--format", "json"]).expect(0);
     let found: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
     assert_eq!(found["host"]["docker"]["Ok"]["version"].as_str(), Some(version.trim()), "{found:#}");
