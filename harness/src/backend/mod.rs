@@ -1,6 +1,8 @@
 //! Where cases run. Only this module starts the processes of scenarios, tools and probes.
 
 mod docker;
+mod docker_gpu;
+mod docker_run;
 mod gpu_memory;
 mod local;
 pub mod probe;
@@ -15,6 +17,7 @@ use jiff::Timestamp;
 use thiserror::Error;
 use tokio::sync::watch;
 
+pub use docker_run::{Docker, DockerError};
 pub use local::Local;
 pub use replay::{Replay, ReplayError, stacks};
 
@@ -30,6 +33,8 @@ use supervise::Account;
 pub enum Backend {
     /// This machine, without a container.
     Local(Box<Local>),
+    /// A container for each case.
+    Docker(Box<Docker>),
     /// Recorded captures.
     Replay(Replay),
 }
@@ -84,6 +89,7 @@ impl Backend {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Local(_) => "local",
+            Self::Docker(_) => "docker",
             Self::Replay(_) => "replay",
         }
     }
@@ -92,7 +98,15 @@ impl Backend {
     pub fn host(&self) -> Option<&Host> {
         match self {
             Self::Local(local) => Some(local.host()),
+            Self::Docker(docker) => Some(docker.host()),
             Self::Replay(_) => None,
+        }
+    }
+
+    /// Clears away what a run may have left.
+    pub async fn clear(&self) {
+        if let Self::Docker(docker) = self {
+            docker.sweep(true).await;
         }
     }
 
@@ -100,6 +114,7 @@ impl Backend {
     pub async fn capture(&self, job: &Job<'_>) -> Result<Capture, BackendError> {
         match self {
             Self::Local(local) => local.capture(job).await,
+            Self::Docker(docker) => docker.capture(job).await,
             Self::Replay(replay) => replay.read(job.scenario, &job.case),
         }
     }
@@ -142,7 +157,11 @@ fn prepare(
         device: job.device,
         mode: job.case.mode,
         work: work.display().to_string(),
-        programs: host.programs.iter().filter_map(|program| Some((program.name.clone(), program.path.clone()?))).collect(),
+        programs: host
+            .programs
+            .iter()
+            .filter_map(|program| Some((program.name.clone(), program.path.clone()?)))
+            .collect(),
     };
     let command = job.tool.command(&target);
     let env = case_env(machine, &command, job.device);
