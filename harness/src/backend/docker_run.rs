@@ -110,8 +110,15 @@ impl std::fmt::Debug for Docker {
 }
 
 impl Docker {
-    /// Looks at the image, and clears away what runs left that are over. `machine` is what runs the engine.
-    pub async fn open(machine: &Host, image: &str, python: &str, device: Device) -> Result<Self, DockerError> {
+    /// Looks at the image, and clears away what runs left that are over. `machine` is what runs the engine; `memory` is a
+    /// case's limit in bytes, if not the usual one.
+    pub async fn open(
+        machine: &Host,
+        image: &str,
+        python: &str,
+        device: Device,
+        memory: Option<u64>,
+    ) -> Result<Self, DockerError> {
         let engine = bollard::Docker::connect_with_local_defaults()?;
         let info = engine.info().await?;
         let found = match engine.inspect_image(image).await {
@@ -146,7 +153,9 @@ impl Docker {
             host: machine.clone(),
             python: python.into(),
             gpu,
-            memory: info.mem_total.map_or(MEMORY, |total| MEMORY.min(total / 4 * 3)),
+            memory: memory
+                .and_then(|bytes| i64::try_from(bytes).ok())
+                .unwrap_or_else(|| info.mem_total.map_or(MEMORY, |total| MEMORY.min(total / 4 * 3))),
             run: format!("{}-{}", Timestamp::now().strftime("%Y%m%dT%H%M%S%.3fZ"), owner.pid),
             owner,
         };

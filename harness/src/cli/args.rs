@@ -189,6 +189,10 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "NAME[:TAG]")]
     pub(super) image: Option<String>,
 
+    /// For --backend docker, MiB of memory that a case may use (default: 32 GiB, or three quarters of the machine's)
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(64..))]
+    pub(super) memory: Option<u32>,
+
     /// For a replay, the stack whose captures to use (default: the one recorded last)
     #[arg(long, value_name = "STACK")]
     pub(super) stack: Option<String>,

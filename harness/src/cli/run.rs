@@ -109,7 +109,7 @@ async fn resumed(assets: &Assets, dir: &Path, args: &RunArgs) -> Result<Request,
         "replay" => Backend::Replay(Replay::open(&assets.captures, Some(&run.settings.stack.slug()))?),
         "docker" => {
             let image = run.settings.image.as_deref().unwrap_or_default();
-            Backend::Docker(Box::new(docker(&args.live, image, run.settings.device).await?))
+            Backend::Docker(Box::new(docker(args, image, run.settings.device).await?))
         }
         _ => Backend::Local(Box::new(local(&args.live).await?)),
     };
@@ -187,7 +187,7 @@ async fn choose(assets: &Assets, args: &RunArgs, device: Device) -> Result<Chose
         (BackendChoice::Docker, _) => {
             let image = args.image.as_deref();
             let image = image.ok_or_else(|| CliError::Usage("--backend docker needs an --image".into()))?;
-            let docker = docker(&args.live, image, device).await?;
+            let docker = docker(args, image, device).await?;
             let reason = format!("asked for, with image {} ({})", docker.image(), docker.image_id());
             Ok(Chosen { backend: Backend::Docker(Box::new(docker)), reason })
         }
@@ -222,9 +222,11 @@ pub(super) async fn local(live: &LiveArgs) -> Result<Local, CliError> {
 }
 
 /// Containers of an image on this machine's engine.
-async fn docker(live: &LiveArgs, image: &str, device: Device) -> Result<Docker, CliError> {
-    let machine = probe::probe(&this_program()?, &live.python).await;
-    Ok(Docker::open(&machine, image, &live.python, device).await?)
+async fn docker(args: &RunArgs, image: &str, device: Device) -> Result<Docker, CliError> {
+    let python = &args.live.python;
+    let machine = probe::probe(&this_program()?, python).await;
+    let memory = args.memory.map(|mib| u64::from(mib) << 20);
+    Ok(Docker::open(&machine, image, python, device, memory).await?)
 }
 
 /// This machine, with an interpreter.
