@@ -73,10 +73,8 @@ impl Ways {
     /// All the ways, by name.
     pub(super) fn names(&self) -> Vec<String> {
         let nodes = self.nodes.iter().any(|p| p.ends_with("nvidiactl"));
-        [(self.cdi, "CDI device"), (self.runtime, "nvidia runtime"), (nodes, "device nodes")]
-            .into_iter()
-            .filter_map(|(there, name)| there.then(|| name.to_string()))
-            .collect()
+        let ways = [(self.cdi, "CDI device"), (self.runtime, "nvidia runtime"), (nodes, "device nodes")];
+        ways.into_iter().filter(|(there, _)| *there).map(|(_, name)| name.to_string()).collect()
     }
 }
 

@@ -589,6 +589,45 @@ mod tests {
     }
 
     #[test]
+    fn every_command_and_file_keeps_its_own_bytes() -> Result<(), String> {
+        let account =
+            br#"{"not_started": null, "exit": {"code": 3}, "stopped": false, "elapsed_s": 0.5, "peak_rss_bytes": 7,
+            "left_behind": [], "unkillable": [], "env_seen": {"A": "b"}, "oom_kills": 2}"#;
+        let mut told = Told::new(100, &[100, 100]);
+        let frames: [(u8, &[u8]); 13] = [
+            (b'S', b"0"),
+            (b'o', b"out"),
+            (b'e', b"err"),
+            (b'o', b"put"),
+            (b'A', account),
+            // The second command was not wanted.
+            (b'S', b"2"),
+            (b'o', b"after"),
+            (b'A', account),
+            (b'N', b"0"),
+            (b'N', b"1"),
+            (b'F', b"fi"),
+            (b'F', b"le"),
+            (b'Z', b""),
+        ];
+        for (n, (kind, bytes)) in frames.into_iter().enumerate() {
+            assert_eq!(told.hear(kind, bytes)?, n == 12);
+        }
+        let mut text = |index| {
+            let run = told.runs.remove(&index).map(|run| (run.stdout.finish().0, run.stderr.finish().0, run.account));
+            run.map(|(out, err, account)| (out, err, account.account.exit, account.oom_kills))
+        };
+        let exit = crate::capture::Exit::Code(3);
+        assert_eq!(text(0), Some((b"output".to_vec(), b"err".to_vec(), exit.clone(), 2)));
+        assert_eq!(text(1), None);
+        assert_eq!(text(2), Some((b"after".to_vec(), Vec::new(), exit, 2)));
+        let files: Vec<_> = told.files.into_iter().map(|(index, file)| (index, file.finish().0)).collect();
+        assert_eq!(files, [(0, Vec::new()), (1, b"file".to_vec())]);
+        assert!(Told::new(100, &[]).hear(b'S', b"nonsense").is_err() && Told::new(100, &[]).hear(b'?', b"").is_err());
+        Ok(())
+    }
+
+    #[test]
     fn a_promised_gpu_that_is_not_there_is_said_loudly() {
         let told = Told::new(100, &[]).hear(b'G', b"");
         assert!(told.is_err_and(|why| why.contains("promised a GPU and has none")));

@@ -315,7 +315,7 @@ fn the_sweep_takes_only_what_is_over() {
     let dead = format!("faultlab.owner={place}/4194305/1");
     let create = |labels: &[&str]| {
         let mut args = vec!["create", "--network", "none"];
-        labels.iter().for_each(|label| args.extend(["--label", label]));
+        args.extend(labels.iter().flat_map(|label| ["--label", label]));
         args.extend([IMAGE, "python3"]);
         docker(&args)
     };
