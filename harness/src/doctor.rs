@@ -30,7 +30,7 @@ pub struct Diagnosis<'a> {
 /// A backend.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Backend {
-    /// `local` or `replay`.
+    /// `docker`, `local` or `replay`.
     pub name: &'static str,
     /// Why it cannot be used; `None` if it can.
     pub obstacle: Option<String>,
@@ -54,6 +54,13 @@ impl<'a> Diagnosis<'a> {
             .err()
             .map(ToString::to_string)
             .or_else(|| host.gpus.as_ref().err().map(ToString::to_string));
+        let docker = match &host.docker {
+            Ok(docker) if docker.gpu_support.is_empty() => {
+                Some("on the CPU only: there is no way to give a container a GPU".into())
+            }
+            Ok(_) => None,
+            Err(missing) => Some(missing.to_string()),
+        };
         let tools = tool::ALL
             .iter()
             .map(|t| Tool {
@@ -65,6 +72,7 @@ impl<'a> Diagnosis<'a> {
             faultlab: env!("CARGO_PKG_VERSION"),
             host,
             backends: vec![
+                Backend { name: "docker", obstacle: docker },
                 Backend { name: "local", obstacle: local },
                 Backend { name: "replay", obstacle: captures.err() },
             ],

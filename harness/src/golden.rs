@@ -90,6 +90,7 @@ fn whole_stack(scenarios: &[Scenario], captures: &Path, stack: &str) -> Result<R
     let recorded = replay.recorded();
     let settings = Settings {
         backend: "replay".into(),
+        image: None,
         backend_reason: "golden captures".into(),
         device: if replay.stack().gpu.is_some() { Device::Cuda } else { Device::Cpu },
         stack: replay.stack().clone(),

@@ -40,8 +40,11 @@ pub struct Run {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// `local` or `replay`.
+    /// `docker`, `local` or `replay`.
     pub backend: String,
+    /// The image of the containers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// Why this one.
     pub backend_reason: String,
     /// Where the tensors live.

@@ -101,6 +101,7 @@ pub async fn run(
         }
     }
 
+    shared.backend.clear().await;
     run.unfinished = order.iter().filter(|case| !results.contains_key(case)).cloned().collect();
     run.cases = order.iter().filter_map(|case| results.remove(case)).collect();
     dir.write_run(&run)?;
@@ -153,7 +154,7 @@ async fn run_case(shared: &Shared, planned: Planned) -> Result<Option<CaseResult
         }
     };
     // A replay's captures stay where they are.
-    let capture = capture.filter(|_| matches!(shared.backend, Backend::Local(_)));
+    let capture = capture.filter(|_| !matches!(shared.backend, Backend::Replay(_)));
     shared.dir.write_case(&result, capture.as_ref())?;
     Ok(Some(result))
 }

@@ -1,8 +1,8 @@
 //! The container engine, seen through its API (Docker, or Podman's Docker-compatible socket).
 
-use std::path::Path;
 use std::time::Duration;
 
+use super::docker_gpu::Ways;
 use crate::host::{Docker, Missing, Probed};
 
 const LIMIT: Duration = Duration::from_secs(5);
@@ -24,24 +24,6 @@ pub(super) async fn probe() -> Probed<Docker> {
         .await
         .map_err(|_| missing(format!("the engine did not answer within {} s", LIMIT.as_secs())))?
         .map_err(|e| missing(format!("no engine answered: {e}")))?;
-    let mut gpu_support = Vec::new();
-    if ["/etc/cdi", "/var/run/cdi"].iter().any(|dir| has_nvidia_spec(Path::new(dir))) {
-        gpu_support.push("CDI device".to_string());
-    }
-    if info.runtimes.is_some_and(|runtimes| runtimes.contains_key("nvidia")) {
-        gpu_support.push("nvidia runtime".to_string());
-    }
-    if Path::new("/dev/nvidiactl").exists() {
-        gpu_support.push("device nodes".to_string());
-    }
+    let gpu_support = Ways::look(info.runtimes.is_some_and(|runtimes| runtimes.contains_key("nvidia"))).names();
     Ok(Docker { version: version.version.unwrap_or_else(|| "unknown".into()), gpu_support })
-}
-
-/// Is there a Container Device Interface specification of NVIDIA's in this folder?
-fn has_nvidia_spec(folder: &Path) -> bool {
-    std::fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .any(|entry| std::fs::read_to_string(entry.path()).is_ok_and(|text| text.contains("nvidia.com/gpu")))
 }

@@ -15,11 +15,11 @@ use tokio::sync::OnceCell;
 
 use super::gpu_memory::Sampler;
 use super::supervise::{self, Account, Order};
-use super::{BackendError, Job, case_env};
-use crate::capture::{CappedStream, Capture, Exit, Meta, Provenance, SCHEMA_VERSION};
-use crate::case::{Device, Subject};
+use super::{BackendError, Job, Prepared, Seen, after_text, prepare, settled};
+use crate::capture::{CappedStream, Capture};
+use crate::case::Device;
 use crate::host::Host;
-use crate::tool::{self, RECORDED, Target, WorkFile};
+use crate::tool::{self, WorkFile};
 
 /// How long a stream may stay open once the supervisor is gone. Longer: something that could not be killed
 /// holds it.
@@ -62,34 +62,11 @@ impl Local {
 
     /// Runs a case to its end, its deadline, or the user's stop.
     pub(super) async fn capture(&self, job: &Job<'_>) -> Result<Capture, BackendError> {
-        let python = self.host.python.as_ref().map_err(|m| BackendError::Infra(format!("no Python: {m}")))?;
-        let program = match job.case.subject {
-            Subject::Program => &job.scenario.program,
-            Subject::Twin => &job.scenario.twin,
-        };
-        let target = Target {
-            python: python.executable.clone(),
-            program: program.path(&job.scenario.folder).display().to_string(),
-            args: job.scenario.args.clone(),
-            device: job.device,
-            mode: job.case.mode,
-            work: job.work.display().to_string(),
-            programs: self
-                .host
-                .programs
-                .iter()
-                .filter_map(|program| Some((program.name.clone(), program.path.clone()?)))
-                .collect(),
-        };
-        let command = job.tool.command(&target);
+        let prepared = prepare(job, &self.host, &self.env, &job.scenario.folder, &job.work)?;
+        let Prepared { command, env, recorded_env, .. } = &prepared;
         for file in &command.files {
             bring(&job.work, file).map_err(|e| BackendError::Infra(format!("failed to write {}: {e}", file.name)))?;
         }
-        let env = case_env(&self.env, &command, job.device);
-        let recorded =
-            |key: &str| command.env.contains_key(key) || command.prepend.contains_key(key) || RECORDED.contains(&key);
-        let recorded_env: BTreeMap<_, _> =
-            env.iter().filter(|(key, _)| recorded(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
         let order = Order {
             argv: command.argv.clone(),
             cwd: job.work.clone(),
@@ -98,51 +75,11 @@ impl Local {
             account: job.work.with_extension("account"),
         };
         let date = Timestamp::now();
-        let Supervised { account, peak_gpu_bytes, stdout, stderr } = self.supervised(&order, &env, job).await?;
-        if let Some(why) = account.not_started {
-            return Err(BackendError::Infra(why));
-        }
-        if account.stopped {
-            return Err(BackendError::Stopped);
-        }
-        if !account.unkillable.is_empty() {
-            return Err(BackendError::Infra(format!(
-                "processes could not be killed: {}",
-                account.unkillable.join(", ")
-            )));
-        }
-        let (stdout, stdout_info) = stdout.finish();
-        let (stderr, stderr_info) = stderr.finish();
-        let files = self.files(&command, &env, job).await?;
-        Ok(Capture {
-            meta: Meta {
-                schema_version: SCHEMA_VERSION,
-                case: job.case.clone(),
-                device: job.device,
-                argv: command.argv,
-                env: recorded_env,
-                env_seen: account.env_seen,
-                exit: account.exit,
-                elapsed_s: account.elapsed_s,
-                peak_rss_bytes: account.peak_rss_bytes,
-                peak_gpu_bytes,
-                stdout: stdout_info,
-                stderr: stderr_info,
-                left_behind: account.left_behind,
-                program_root: job.scenario.folder.display().to_string(),
-                program_sha256: program.sha256(),
-                provenance: Provenance {
-                    faultlab: env!("CARGO_PKG_VERSION").into(),
-                    date,
-                    backend: "local".into(),
-                    // The machine's, also for a tool that leaves its GPU alone.
-                    stack: job.stack.clone(),
-                },
-            },
-            stdout,
-            stderr,
-            files,
-        })
+        let Supervised { account, peak_gpu_bytes, stdout, stderr } = self.supervised(&order, env, job).await?;
+        let account = settled(account)?;
+        let files = self.files(command, env, job).await?;
+        let seen = Seen { backend: "local", date, account, peak_gpu_bytes, stdout, stderr, files };
+        Ok(prepared.capture(job, seen))
     }
 
     /// Runs the commands that read what the first one left, and takes the tool's files into the capture.
@@ -168,15 +105,7 @@ impl Local {
             if account.stopped {
                 return Err(BackendError::Stopped);
             }
-            let mut text = stdout.finish().0;
-            text.extend(stderr.finish().0);
-            if let Some(why) = account.not_started {
-                text.extend_from_slice(format!("[faultlab: {why}]\n").as_bytes());
-            } else if account.exit != Exit::Code(0) {
-                text.extend_from_slice(
-                    format!("[faultlab: {} ended with {}]\n", after.argv[0], account.exit).as_bytes(),
-                );
-            }
+            let text = after_text(&after.argv[0], &account, stdout, stderr);
             files.insert(after.output.to_string(), text);
         }
         for collect in &command.collect {
@@ -187,8 +116,7 @@ impl Local {
             while let Ok(n @ 1..) = file.read(&mut chunk) {
                 kept.push(&chunk[..n]);
             }
-            let name = collect.name.rsplit('/').next().unwrap_or(collect.name);
-            files.insert(name.to_string(), kept.finish().0);
+            files.insert(collect.file_name().to_string(), kept.finish().0);
         }
         Ok(files)
     }

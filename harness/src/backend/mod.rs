@@ -1,6 +1,8 @@
 //! Where cases run. Only this module starts the processes of scenarios, tools and probes.
 
 mod docker;
+mod docker_gpu;
+mod docker_run;
 mod gpu_memory;
 mod local;
 pub mod probe;
@@ -8,26 +10,31 @@ mod replay;
 pub mod supervise;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use thiserror::Error;
 use tokio::sync::watch;
 
+pub use docker_run::{Docker, DockerError};
 pub use local::Local;
 pub use replay::{Replay, ReplayError, stacks};
 
-use crate::capture::Capture;
-use crate::case::{CaseId, Device};
+use crate::capture::{CappedStream, Capture, Exit, Meta, Provenance, SCHEMA_VERSION};
+use crate::case::{CaseId, Device, Subject};
 use crate::host::{Host, Stack};
 use crate::scenario::Scenario;
-use crate::tool::{Command, Tool};
+use crate::tool::{Command, RECORDED, Target, Tool};
+use supervise::Account;
 
 /// A place where cases run.
 #[derive(Debug)]
 pub enum Backend {
     /// This machine, without a container.
     Local(Box<Local>),
+    /// A container for each case.
+    Docker(Box<Docker>),
     /// Recorded captures.
     Replay(Replay),
 }
@@ -54,6 +61,15 @@ pub struct Job<'a> {
     pub stop: watch::Receiver<bool>,
 }
 
+impl Job<'_> {
+    fn program(&self) -> &crate::scenario::Program {
+        match self.case.subject {
+            Subject::Program => &self.scenario.program,
+            Subject::Twin => &self.scenario.twin,
+        }
+    }
+}
+
 /// Why a case gave no capture.
 #[derive(Debug, Error)]
 pub enum BackendError {
@@ -73,6 +89,7 @@ impl Backend {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Local(_) => "local",
+            Self::Docker(_) => "docker",
             Self::Replay(_) => "replay",
         }
     }
@@ -81,7 +98,15 @@ impl Backend {
     pub fn host(&self) -> Option<&Host> {
         match self {
             Self::Local(local) => Some(local.host()),
+            Self::Docker(docker) => Some(docker.host()),
             Self::Replay(_) => None,
+        }
+    }
+
+    /// Clears away what a run may have left.
+    pub async fn clear(&self) {
+        if let Self::Docker(docker) = self {
+            docker.sweep(true).await;
         }
     }
 
@@ -89,9 +114,124 @@ impl Backend {
     pub async fn capture(&self, job: &Job<'_>) -> Result<Capture, BackendError> {
         match self {
             Self::Local(local) => local.capture(job).await,
+            Self::Docker(docker) => docker.capture(job).await,
             Self::Replay(replay) => replay.read(job.scenario, &job.case),
         }
     }
+}
+
+/// What is known of a case before anything starts.
+struct Prepared {
+    command: Command,
+    /// All of its environment.
+    env: BTreeMap<String, String>,
+    /// The part that is recorded.
+    recorded_env: BTreeMap<String, String>,
+    program_root: String,
+}
+
+/// What came of a case.
+struct Seen {
+    backend: &'static str,
+    date: Timestamp,
+    account: Account,
+    peak_gpu_bytes: Option<u64>,
+    stdout: CappedStream,
+    stderr: CappedStream,
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+/// Puts the tool on the program, which lies in `folder` and works in `work` where it runs.
+fn prepare(
+    job: &Job<'_>,
+    host: &Host,
+    machine: &BTreeMap<String, String>,
+    folder: &Path,
+    work: &Path,
+) -> Result<Prepared, BackendError> {
+    let python = host.python.as_ref().map_err(|m| BackendError::Infra(format!("no Python: {m}")))?;
+    let target = Target {
+        python: python.executable.clone(),
+        program: job.program().path(folder).display().to_string(),
+        args: job.scenario.args.clone(),
+        device: job.device,
+        mode: job.case.mode,
+        work: work.display().to_string(),
+        programs: host
+            .programs
+            .iter()
+            .filter_map(|program| Some((program.name.clone(), program.path.clone()?)))
+            .collect(),
+    };
+    let command = job.tool.command(&target);
+    let env = case_env(machine, &command, job.device);
+    let recorded =
+        |key: &str| command.env.contains_key(key) || command.prepend.contains_key(key) || RECORDED.contains(&key);
+    let recorded_env = env.iter().filter(|(key, _)| recorded(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    Ok(Prepared { command, env, recorded_env, program_root: folder.display().to_string() })
+}
+
+impl Prepared {
+    fn capture(self, job: &Job<'_>, seen: Seen) -> Capture {
+        let Seen { backend, date, account, peak_gpu_bytes, stdout, stderr, files } = seen;
+        let (stdout, stdout_info) = stdout.finish();
+        let (stderr, stderr_info) = stderr.finish();
+        Capture {
+            meta: Meta {
+                schema_version: SCHEMA_VERSION,
+                case: job.case.clone(),
+                device: job.device,
+                argv: self.command.argv,
+                env: self.recorded_env,
+                env_seen: account.env_seen,
+                exit: account.exit,
+                elapsed_s: account.elapsed_s,
+                peak_rss_bytes: account.peak_rss_bytes,
+                peak_gpu_bytes,
+                stdout: stdout_info,
+                stderr: stderr_info,
+                left_behind: account.left_behind,
+                program_root: self.program_root,
+                program_sha256: job.program().sha256(),
+                provenance: Provenance {
+                    faultlab: env!("CARGO_PKG_VERSION").into(),
+                    date,
+                    backend: backend.into(),
+                    // The machine's, also for a tool that leaves its GPU alone.
+                    stack: job.stack.clone(),
+                },
+            },
+            stdout,
+            stderr,
+            files,
+        }
+    }
+}
+
+/// The account of a case that was started, ran on its own terms and is gone.
+fn settled(account: Account) -> Result<Account, BackendError> {
+    if let Some(why) = account.not_started {
+        return Err(BackendError::Infra(why));
+    }
+    if account.stopped {
+        return Err(BackendError::Stopped);
+    }
+    if !account.unkillable.is_empty() {
+        return Err(BackendError::Infra(format!("processes could not be killed: {}", account.unkillable.join(", "))));
+    }
+    Ok(account)
+}
+
+/// What a command that reads what a case left has to say.
+fn after_text(program: &str, account: &Account, stdout: CappedStream, stderr: CappedStream) -> Vec<u8> {
+    let mut text = stdout.finish().0;
+    text.extend(stderr.finish().0);
+    if let Some(why) = &account.not_started {
+        text.extend_from_slice(format!("[faultlab: {why}]\n").as_bytes());
+    } else if account.exit != Exit::Code(0) {
+        text.extend_from_slice(format!("[faultlab: {program} ended with {}]\n", account.exit).as_bytes());
+    }
+    text
 }
 
 /// The environment of a case: the machine's, without what would change the case, with what the tool sets.

@@ -108,7 +108,14 @@ pub async fn probe(faultlab: &Path, python: &str) -> Host {
     for asked in asked {
         programs.extend(asked.await);
     }
-    let (python, torch, debugpy) = match python {
+    let (python, torch, debugpy) = apart(python);
+    programs.push(debugpy);
+    Host { os: os(), gpus, driver: driver(), cuda: smi, python, torch, docker, programs }
+}
+
+/// An interpreter's answer as the parts of a [`Host`].
+fn apart(answer: Probed<(Python, Option<Torch>, Option<String>)>) -> (Probed<Python>, Probed<Torch>, Program) {
+    let (python, torch, debugpy) = match answer {
         Ok((python, torch, debugpy)) => {
             let missing = |module: &str| Missing {
                 why: format!("{} has no module {module}", python.executable),
@@ -120,13 +127,74 @@ pub async fn probe(faultlab: &Path, python: &str) -> Host {
         Err(missing) => (Err(missing.clone()), Err(missing.clone()), Err(missing)),
     };
     let purpose = "breakpoints in Python".into();
-    programs.push(Program { name: "debugpy".into(), purpose, path: None, version: debugpy });
-    Host { os: os(), gpus, driver: driver(), cuda: smi, python, torch, docker, programs }
+    (python, torch, Program { name: "debugpy".into(), purpose, path: None, version: debugpy })
+}
+
+/// Asks an image what it has; see [`image_host`]. Its arguments are [`ASK_PYTHON`] and, as JSON, programs and folders.
+const ASK_IMAGE: &str = r"
+import glob, json, os, shutil, subprocess, sys
+exec(sys.argv[1])
+asked, folders = json.loads(sys.argv[2])
+programs = {}
+for name, argument in asked:
+    folders_now = [folder for pattern in folders for folder in sorted(glob.glob(pattern), reverse=True)]
+    path = shutil.which(name) or shutil.which(name, path=os.pathsep.join(folders_now))
+    if path:
+        try:
+            done = subprocess.run([path, argument], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=20)
+            programs[name] = [path, done.stdout.decode(errors='replace')]
+        except Exception as error:
+            programs[name] = [path, '']
+try:
+    release = open('/etc/os-release').read()
+except OSError:
+    release = ''
+print(json.dumps({'release': release, 'programs': programs}))
+";
+
+/// The command that [`image_host`] reads the answer of.
+pub(super) fn ask_image(python: &str) -> Vec<String> {
+    let asked: Vec<_> = PROGRAMS.iter().map(|(name, argument, ..)| (name, argument)).collect();
+    let asked = serde_json::to_string(&(asked, MORE_FOLDERS)).unwrap_or_default();
+    [python, "-c", ASK_IMAGE, ASK_PYTHON, &asked].map(String::from).into()
+}
+
+#[derive(Deserialize)]
+struct ImageAnswer {
+    release: String,
+    programs: std::collections::BTreeMap<String, (String, String)>,
+}
+
+/// What a container of an image has: Python, torch and programs are the image's, GPU and driver are the machine's.
+pub(super) fn image_host(machine: &Host, answer: &str) -> Result<Host, String> {
+    let (python, image) = answer.trim().split_once('\n').ok_or("it did not say what is in it")?;
+    let (python, torch, debugpy) = apart(Ok(read_python("its Python", python)?));
+    let ImageAnswer { release, programs: found } = serde_json::from_str(image).map_err(|e| e.to_string())?;
+    let mut programs: Vec<Program> = PROGRAMS
+        .iter()
+        .map(|(name, argument, purpose, mend)| {
+            let found = found.get(*name);
+            let missing = |why: String| Missing { why, mend: format!("an image that has it: {mend}") };
+            let version = match found {
+                None => Err(missing(format!("{name} is not in the image"))),
+                Some((_, text)) => {
+                    version_line(text).ok_or_else(|| missing(format!("`{name} {argument}` printed no version")))
+                }
+            };
+            let path = found.map(|(path, _)| path.clone());
+            Program { name: (*name).into(), purpose: (*purpose).into(), path, version }
+        })
+        .collect();
+    programs.push(debugpy);
+    Ok(Host { os: os_of(&release), python, torch, programs, ..machine.clone() })
 }
 
 /// Distribution and kernel.
 fn os() -> String {
-    let release = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    os_of(&std::fs::read_to_string("/etc/os-release").unwrap_or_default())
+}
+
+fn os_of(release: &str) -> String {
     let name = release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).map(|name| name.trim_matches('"'));
     let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     format!("{}, kernel {}", name.unwrap_or(std::env::consts::OS), kernel.trim())
@@ -218,8 +286,13 @@ fn gpu(index: i32) -> Gpu {
 async fn ask_python(python: &str) -> Probed<(Python, Option<Torch>, Option<String>)> {
     let missing = |why: String| Missing { why, mend: "install Python 3, or name an interpreter with --python".into() };
     let text = output(python, &["-c", ASK_PYTHON]).await.map_err(missing)?;
+    read_python(python, &text).map_err(missing)
+}
+
+/// Reads what [`ASK_PYTHON`] printed.
+fn read_python(python: &str, text: &str) -> Result<(Python, Option<Torch>, Option<String>), String> {
     let answer: PythonAnswer =
-        serde_json::from_str(text.trim()).map_err(|e| missing(format!("{python} did not answer: {e}")))?;
+        serde_json::from_str(text.trim()).map_err(|e| format!("{python} did not answer: {e}"))?;
     let PythonAnswerPython { executable, version, folders } = answer.python;
     let torch = answer.torch.map(|t| Torch { version: t.version, cuda: t.cuda });
     Ok((Python { executable, version, folders }, torch, answer.debugpy))

@@ -153,6 +153,8 @@ impl ModeChoice {
 pub(super) enum BackendChoice {
     /// Docker with a GPU, then a local GPU, then a replay; says which and why
     Auto,
+    /// A container for each case; see --image
+    Docker,
     /// Processes of this machine
     Local,
     /// Recorded captures
@@ -182,6 +184,14 @@ pub(super) struct RunArgs {
     /// Where the tensors live
     #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
     pub(super) device: DeviceChoice,
+
+    /// For --backend docker, the image of the containers
+    #[arg(long, value_name = "NAME[:TAG]")]
+    pub(super) image: Option<String>,
+
+    /// For --backend docker, MiB of memory that a case may use (default: 32 GiB, or three quarters of the machine's)
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(64..))]
+    pub(super) memory: Option<u32>,
 
     /// For a replay, the stack whose captures to use (default: the one recorded last)
     #[arg(long, value_name = "STACK")]

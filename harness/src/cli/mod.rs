@@ -24,7 +24,7 @@ use miette::{GraphicalReportHandler, GraphicalTheme};
 use thiserror::Error;
 
 use crate::assets::{Assets, AssetsError};
-use crate::backend::{ReplayError, probe, supervise};
+use crate::backend::{DockerError, ReplayError, probe, supervise};
 use crate::golden::GoldenError;
 use crate::results::{Run, Standing};
 use crate::run::RunError;
@@ -75,6 +75,8 @@ enum CliError {
     Assets(#[from] AssetsError),
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    #[error(transparent)]
+    Docker(#[from] DockerError),
     #[error(transparent)]
     Golden(#[from] GoldenError),
     #[error(transparent)]

@@ -33,6 +33,7 @@ pub(super) async fn record(assets: &Assets, args: RecordArgs, terminal: &Termina
     places.push((assets.scenarios.display().to_string(), "<SCENARIOS>"));
     let settings = Settings {
         backend: "local".into(),
+        image: None,
         backend_reason: "captures are recorded on this machine".into(),
         device: Device::Cuda,
         stack: local.host().stack(Device::Cuda),

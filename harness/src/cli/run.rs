@@ -11,7 +11,7 @@ use super::output::{self, Terminal};
 use super::progress::Progress;
 use super::{CliError, Status, environment, scenarios, this_program};
 use crate::assets::Assets;
-use crate::backend::{Backend, Local, Replay, probe};
+use crate::backend::{Backend, Docker, Local, Replay, probe};
 use crate::case::Device;
 use crate::host::{Host, Stack};
 use crate::plan::{Planned, Selection, plan};
@@ -107,6 +107,10 @@ async fn resumed(assets: &Assets, dir: &Path, args: &RunArgs) -> Result<Request,
     }
     let backend = match run.settings.backend.as_str() {
         "replay" => Backend::Replay(Replay::open(&assets.captures, Some(&run.settings.stack.slug()))?),
+        "docker" => {
+            let image = run.settings.image.as_deref().unwrap_or_default();
+            Backend::Docker(Box::new(docker(args, image, run.settings.device).await?))
+        }
         _ => Backend::Local(Box::new(local(&args.live).await?)),
     };
     let again = run.unfinished.into_iter().chain(lost.into_iter().map(|c| c.case));
@@ -148,9 +152,15 @@ impl Chosen {
         let (stack, recorded): (Stack, _) = match &self.backend {
             Backend::Replay(replay) => (replay.stack().clone(), Some(replay.recorded())),
             Backend::Local(local) => (local.host().stack(device), None),
+            Backend::Docker(docker) => (docker.host().stack(device), None),
+        };
+        let image = match &self.backend {
+            Backend::Docker(docker) => Some(docker.image().to_string()),
+            _ => None,
         };
         Settings {
             backend: self.backend.name().into(),
+            image,
             backend_reason: self.reason.clone(),
             device,
             stack,
@@ -173,6 +183,13 @@ async fn choose(assets: &Assets, args: &RunArgs, device: Device) -> Result<Chose
         }
         (BackendChoice::Local, _) => {
             Ok(Chosen { backend: Backend::Local(Box::new(local(&args.live).await?)), reason: "asked for".into() })
+        }
+        (BackendChoice::Docker, _) => {
+            let image = args.image.as_deref();
+            let image = image.ok_or_else(|| CliError::Usage("--backend docker needs an --image".into()))?;
+            let docker = docker(args, image, device).await?;
+            let reason = format!("asked for, with image {} ({})", docker.image(), docker.image_id());
+            Ok(Chosen { backend: Backend::Docker(Box::new(docker)), reason })
         }
         (BackendChoice::Auto, Device::Cpu) => Ok(Chosen {
             backend: Backend::Local(Box::new(local(&args.live).await?)),
@@ -202,6 +219,14 @@ async fn choose(assets: &Assets, args: &RunArgs, device: Device) -> Result<Chose
 
 pub(super) async fn local(live: &LiveArgs) -> Result<Local, CliError> {
     local_with(&live.python).await
+}
+
+/// Containers of an image on this machine's engine.
+async fn docker(args: &RunArgs, image: &str, device: Device) -> Result<Docker, CliError> {
+    let python = &args.live.python;
+    let machine = probe::probe(&this_program()?, python).await;
+    let memory = args.memory.map(|mib| u64::from(mib) << 20);
+    Ok(Docker::open(&machine, image, python, device, memory).await?)
 }
 
 /// This machine, with an interpreter.

@@ -46,6 +46,10 @@ impl Tool for Gdb {
         &[Need::Torch, Need::Gdb]
     }
 
+    fn capabilities(&self) -> &'static [&'static str] {
+        &["SYS_PTRACE"]
+    }
+
     fn command(&self, target: &Target) -> Command {
         let mut command = common::python_command(target);
         let mut argv = vec![target.program_path("gdb")];

@@ -101,6 +101,11 @@ pub trait Tool: Sync {
         asked
     }
 
+    /// Linux capabilities that it needs in a container, which has none otherwise.
+    fn capabilities(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// The command that runs the program under the tool.
     fn command(&self, target: &Target) -> Command;
 
@@ -191,6 +196,13 @@ pub enum Activity {
     Proven(String),
     /// What is missing.
     Unproven(String),
+}
+
+impl Collect {
+    /// The name in the capture.
+    pub fn file_name(&self) -> &'static str {
+        self.name.rsplit('/').next().unwrap_or(self.name)
+    }
 }
 
 impl Activity {

@@ -77,6 +77,7 @@ fn empty() -> Run {
         started: Timestamp::UNIX_EPOCH,
         settings: Settings {
             backend: "local".into(),
+            image: None,
             backend_reason: "asked for".into(),
             device: Device::Cuda,
             stack: Stack::default(),
