@@ -5,6 +5,7 @@
 
 mod bad_scenarios;
 mod fixture;
+mod images;
 mod output;
 mod processes;
 mod reports;
