@@ -68,7 +68,10 @@ impl Images {
     }
 
     fn dockerfile(&self, steps: &str) {
-        let text = format!("# A comment.\nARG BASE\nFROM ${{BASE}}\nLABEL managed-by=faultlab faultlab.variant={}\n{steps}", self.variant);
+        let text = format!(
+            "# A comment.\nARG BASE\nFROM ${{BASE}}\nLABEL managed-by=faultlab faultlab.variant={}\n{steps}",
+            self.variant
+        );
         self.cli.write(&format!("images/{}/Dockerfile", self.variant), text);
     }
 
@@ -282,7 +285,7 @@ fn nothing_of_it(image: &str) {
 }
 
 #[test]
-fn a_mistake_in_image_yaml_is_named_with_its_place() {
+fn container_image_yaml_mistakes_are_named_with_their_place() {
     if !require("docker") {
         return;
     }
