@@ -350,7 +350,7 @@ fn failure(plan: &Plan, step: &str, why: &str, tail: &VecDeque<String>) -> Image
 async fn ask(engine: &Engine, image: &Image, name: &str) -> Result<Vec<String>, ImageError> {
     let mut answers = Vec::new();
     for answer in &image.verify {
-        let command = answer.run.join(" ");
+        let command = answer.run.join(" ").replace('\n', "\\n");
         let answered = engine.answer(name, &answer.run).await?;
         let pattern = answer
             .pattern()
