@@ -423,7 +423,6 @@ async fn state(engine: &Engine, options: &Options, id: &str, above: &mut Vec<Str
     Ok(State { image, tag, size, not_locked })
 }
 
-/// Where locks are kept for a user whose cache folder is `cache`.
 impl Options {
     /// Options that build from `root`.
     pub fn new(root: &Path, locks: PathBuf) -> Self {
