@@ -29,6 +29,10 @@ report dir *args:
 doctor *args:
     {{faultlab}} doctor {{args}}
 
+# The container images that cases run in: just images list, just images build cpu
+images *args:
+    {{faultlab}} images {{args}}
+
 # Throughput of the parsers, and time of replay and golden suite
 bench:
     ci/bench

@@ -1,4 +1,4 @@
-//! Where scenarios and captures are: in a checkout, or inside this binary.
+//! Where scenarios, images and captures are: in a checkout, or inside this binary.
 
 use std::path::{Path, PathBuf};
 
@@ -7,6 +7,7 @@ use thiserror::Error;
 
 // build.rs has this crate rebuilt when they change.
 static SCENARIOS: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../scenarios");
+static IMAGES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../images");
 static CAPTURES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../golden/captures");
 
 /// The folders that faultlab reads.
@@ -14,6 +15,8 @@ static CAPTURES: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/../golden/captures"
 pub struct Assets {
     /// `scenarios/`
     pub scenarios: PathBuf,
+    /// `images/`
+    pub images: PathBuf,
     /// `golden/captures/`
     pub captures: PathBuf,
     /// `golden/snapshots/`; a copy that was unpacked from the binary has none.
@@ -50,6 +53,7 @@ impl Assets {
         let scenarios = root.join("scenarios");
         scenarios.is_dir().then(|| Self {
             scenarios,
+            images: root.join("images"),
             captures: root.join("golden/captures"),
             snapshots: Some(root.join("golden/snapshots")),
             _unpacked: None,
@@ -63,12 +67,12 @@ impl Assets {
 
     fn unpack() -> Result<Self, AssetsError> {
         let folder = tempfile::Builder::new().prefix("faultlab-").tempdir()?;
-        let (scenarios, captures) = (folder.path().join("scenarios"), folder.path().join("captures"));
-        for (dir, path) in [(&SCENARIOS, &scenarios), (&CAPTURES, &captures)] {
+        let [scenarios, images, captures] = ["scenarios", "images", "captures"].map(|name| folder.path().join(name));
+        for (dir, path) in [(&SCENARIOS, &scenarios), (&IMAGES, &images), (&CAPTURES, &captures)] {
             std::fs::create_dir_all(path)?;
             dir.extract(path)?;
         }
-        Ok(Self { scenarios, captures, snapshots: None, _unpacked: Some(folder) })
+        Ok(Self { scenarios, images, captures, snapshots: None, _unpacked: Some(folder) })
     }
 }
 
@@ -84,6 +88,7 @@ mod tests {
         let ids = crate::scenario::ids(&unpacked.scenarios)?;
         assert_eq!(ids, crate::scenario::ids(&checkout.join("scenarios"))?);
         assert!(!ids.is_empty());
+        assert_eq!(crate::image::ids(&unpacked.images)?, crate::image::ids(&checkout.join("images"))?);
         assert_eq!(
             crate::backend::stacks(&unpacked.captures),
             crate::backend::stacks(&checkout.join("golden/captures"))

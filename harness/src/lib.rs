@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod finding;
 pub mod golden;
 pub mod host;
+pub mod image;
 pub mod judge;
 pub mod parse;
 pub mod plan;

@@ -50,6 +50,11 @@ pub(super) enum Command {
     Record(RecordArgs),
     /// Measure what tools cost on training loops that do not fail
     Bench(BenchArgs),
+    /// Build, list and remove the container images that cases run in
+    Images {
+        #[command(subcommand)]
+        command: ImagesCommand,
+    },
     /// Print the JSON Schema of `run.json` and of `--format json`
     Schema,
 }
@@ -302,6 +307,118 @@ pub(super) enum BenchFormat {
     Terminal,
     Markdown,
     Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ImagesCommand {
+    /// Build images; what is there already is not built again
+    Build(BuildImagesArgs),
+    /// List the variants: name, built or not, size, locked or not
+    List(ListImagesArgs),
+    /// Run in images what their image.yaml says that they must answer
+    Verify(VerifyImagesArgs),
+    /// Print what is in an image, as JSON
+    Inspect(InspectImageArgs),
+    /// Remove the images that faultlab made, and nothing else
+    Clean(CleanImagesArgs),
+}
+
+/// What an image is made from. The base, the snapshot and the platform are part of an image's name; where things are
+/// fetched from is not.
+#[derive(Debug, ClapArgs)]
+pub(super) struct ImageOptions {
+    /// An image to build on in place of the stated one, best with its digest; for an image that is based on another
+    /// variant also a variant
+    #[arg(long, value_name = "IMAGE")]
+    pub(super) base: Option<String>,
+
+    /// Date of the Debian snapshot that packages come from (needs a mirror that serves snapshots)
+    #[arg(long, value_name = "DATE", requires = "apt_mirror")]
+    pub(super) apt_snapshot: Option<String>,
+
+    /// Mirror of Debian packages (default: the base image's)
+    #[arg(long, value_name = "URL")]
+    pub(super) apt_mirror: Option<String>,
+
+    /// Index of Python packages (default: pip's)
+    #[arg(long, value_name = "URL")]
+    pub(super) pip_index: Option<String>,
+
+    /// HTTP proxy of the build
+    #[arg(long, value_name = "URL")]
+    pub(super) proxy: Option<String>,
+
+    /// CA certificates that the build needs on top of the usual ones; they do not stay in the image
+    #[arg(long, value_name = "PATH")]
+    pub(super) ca_bundle: Option<PathBuf>,
+
+    /// Platform, such as linux/arm64 (default: the engine's)
+    #[arg(long, value_name = "OS/ARCH")]
+    pub(super) platform: Option<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct BuildImagesArgs {
+    /// Variants; `faultlab images list` shows them
+    #[arg(value_name = "VARIANT", required = true)]
+    pub(super) variants: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) options: ImageOptions,
+
+    /// Build it although it is there, and every step anew
+    #[arg(long)]
+    pub(super) no_cache: bool,
+
+    /// Show every line of the build
+    #[arg(long, short)]
+    pub(super) verbose: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct ListImagesArgs {
+    #[command(flatten)]
+    pub(super) options: ImageOptions,
+
+    /// terminal or json
+    #[arg(long, value_enum, default_value_t = ListFormat::Terminal)]
+    pub(super) format: ListFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum ListFormat {
+    Terminal,
+    Json,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct VerifyImagesArgs {
+    /// Variants
+    #[arg(value_name = "VARIANT", required = true)]
+    pub(super) variants: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) options: ImageOptions,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct InspectImageArgs {
+    /// A variant
+    pub(super) variant: String,
+
+    #[command(flatten)]
+    pub(super) options: ImageOptions,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct CleanImagesArgs {
+    /// Only these variants; `base` is the stand-in base (default: all)
+    #[arg(value_name = "VARIANT")]
+    pub(super) variants: Vec<String>,
+
+    /// Only say what would be removed
+    #[arg(long)]
+    pub(super) dry_run: bool,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

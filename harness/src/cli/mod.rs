@@ -9,6 +9,7 @@
 
 mod args;
 mod bench;
+mod images;
 mod output;
 mod progress;
 mod record;
@@ -176,6 +177,7 @@ fn dispatch(args: Args, terminal: &Terminal) -> Result<Status, CliError> {
         Command::Test(args) => test::test(&assets()?, &args, terminal),
         Command::Record(args) => block_on(record::record(&assets()?, args, terminal)),
         Command::Bench(args) => block_on(bench::run(args, terminal)),
+        Command::Images { command } => block_on(images::images(&assets()?, command, terminal)),
         Command::Schema => {
             let schema = schemars::schema_for!(Run);
             let text = serde_json::to_string_pretty(&schema).map_err(|e| CliError::Infra(e.to_string()))?;

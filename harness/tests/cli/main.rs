@@ -6,6 +6,7 @@
 mod bad_scenarios;
 mod docker;
 mod fixture;
+mod images;
 mod output;
 mod processes;
 mod reports;

@@ -1,0 +1,431 @@
+//! From a variant to an image.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use bollard::query_parameters::BuildImageOptionsBuilder;
+use futures_util::StreamExt as _;
+
+use super::context::{archive, files, instruction_line, tag};
+use super::engine::{Engine, words};
+use super::model::{self, Image};
+use super::serve::serve;
+use super::{ImageError, LABEL, VARIANT_LABEL};
+
+/// Lines of a failed step that its error shows.
+const TAIL: usize = 15;
+
+/// How images are built.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// `images/`
+    pub root: PathBuf,
+    /// In place of the base that `image.yaml` states: an image, or for an image that is based on a variant also a
+    /// variant
+    pub base: Option<String>,
+    /// Mirror of Debian packages
+    pub apt_mirror: Option<String>,
+    /// Date of a snapshot
+    pub apt_snapshot: Option<String>,
+    /// Index of Python packages
+    pub pip_index: Option<String>,
+    /// HTTP proxy
+    pub proxy: Option<String>,
+    /// Extra CA bundle, for the build alone
+    pub ca_bundle: Option<PathBuf>,
+    /// `linux/arm64` and the like; empty is the engine's own
+    pub platform: String,
+    /// Build although the image is there, without the engine's cache
+    pub no_cache: bool,
+    /// Where locks are kept
+    pub locks: PathBuf,
+}
+
+/// What happens during a build.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The base that `image.yaml` states is not here.
+    StandIn {
+        /// The variant
+        variant: &'a str,
+        /// What it states
+        base: &'a str,
+        /// What is taken
+        stand_in: &'a str,
+    },
+    /// Somebody else builds the same image.
+    Waiting(&'a str),
+    /// A step of the Dockerfile began: `3/14 : RUN …`.
+    Step(&'a str, &'a str),
+    /// A line of output.
+    Line(&'a str, &'a str),
+    /// All steps are done; the image is asked what it must answer.
+    Verifying(&'a str),
+}
+
+/// An image that is there.
+#[derive(Debug, Clone)]
+pub struct Built {
+    /// The variant
+    pub variant: String,
+    /// `faultlab/<variant>:<12 hex digits>`
+    pub tag: String,
+    /// Its content
+    pub id: String,
+    /// Was it there already?
+    pub found: bool,
+    /// Seconds
+    pub elapsed_s: f64,
+    /// Bytes
+    pub size: i64,
+}
+
+/// A variant, as `list` shows it.
+#[derive(Debug)]
+pub struct State {
+    /// The variant
+    pub image: Image,
+    /// Its name, if its base is there: without one there is none
+    pub tag: Option<String>,
+    /// Bytes, if it is built
+    pub size: Option<i64>,
+    /// Why two builds may differ
+    pub not_locked: Vec<String>,
+}
+
+/// What a build would be given.
+struct Plan {
+    image: Image,
+    files: Vec<super::context::File>,
+    args: BTreeMap<String, String>,
+    base: String,
+    tag: String,
+}
+
+/// Builds a variant, and first what it is based on. What is there already is not built again.
+pub async fn build(
+    engine: &Engine,
+    options: &Options,
+    variant: &str,
+    observe: &mut (dyn FnMut(Event<'_>) + Send),
+) -> Result<Built, ImageError> {
+    // The chain from the variant down to the one that is based on an image of somebody else.
+    let mut chain: Vec<Image> = Vec::new();
+    let known = model::ids(&options.root).map_err(|source| ImageError::Io { path: options.root.clone(), source })?;
+    let mut next = Some(variant.to_string());
+    let mut base = None;
+    while let Some(id) = next.take() {
+        if chain.iter().any(|image| image.id == id) {
+            return Err(ImageError::Circle(id));
+        }
+        let image = model::load(&options.root, &id)?;
+        let on_variant = known.contains(&image.base);
+        // A variant as `--base` replaces the variant that is below; any other image the lowest base.
+        let wanted = options.base.as_ref().filter(|b| on_variant == known.contains(b) && **b != id);
+        let below = wanted.unwrap_or(&image.base).clone();
+        if known.contains(&below) {
+            next = Some(below);
+        } else {
+            base = Some(base_of(engine, options, &image, wanted.map(String::as_str), observe).await?);
+        }
+        chain.push(image);
+    }
+    let mut base = base.unwrap_or_default();
+    let mut built = None;
+    for image in chain.into_iter().rev() {
+        let one = build_one(engine, options, plan(options, image, &base)?, observe).await?;
+        base.clone_from(&one.id);
+        built = Some(one);
+    }
+    built.ok_or_else(|| ImageError::Circle(variant.into()))
+}
+
+/// The content of the image that a variant is based on.
+async fn base_of(
+    engine: &Engine,
+    options: &Options,
+    image: &Image,
+    wanted: Option<&str>,
+    observe: &mut (dyn FnMut(Event<'_>) + Send),
+) -> Result<String, ImageError> {
+    let reference = wanted.unwrap_or(&image.base);
+    let here = async |name: &str| engine.find(name).await.map(|found| found.and_then(|f| f.id));
+    if let Some(id) = here(reference).await? {
+        return Ok(id);
+    }
+    let stand_in = image.stand_in.as_deref().filter(|_| wanted.is_none());
+    if let Some(stand_in) = stand_in
+        && let Some(id) = here(stand_in).await?
+    {
+        observe(Event::StandIn { variant: &image.id, base: reference, stand_in });
+        return Ok(id);
+    }
+    let mut tried = format!("this engine has no {reference}");
+    if let Some(stand_in) = stand_in {
+        tried = format!("{tried} and no {stand_in}");
+    }
+    if let Err(e) = engine.pull(reference, &options.platform).await {
+        return Err(ImageError::NoBase { variant: image.id.clone(), tried: format!("{tried}, and {e}") });
+    }
+    here(reference).await?.ok_or_else(|| ImageError::NoBase { variant: image.id.clone(), tried })
+}
+
+fn plan(options: &Options, image: Image, base: &str) -> Result<Plan, ImageError> {
+    if let Some(lock) = &image.requirements {
+        let path = image.folder.join(lock);
+        std::fs::metadata(&path).map_err(|source| ImageError::Io { path, source })?;
+    }
+    let files = files(&image)?;
+    let mut args = image.args.clone();
+    args.insert("FAULTLAB_PACKAGES".into(), image.package_list());
+    if let Some(snapshot) = options.apt_snapshot.as_ref().or(image.snapshot.as_ref()) {
+        args.insert("FAULTLAB_APT_SNAPSHOT".into(), snapshot.clone());
+    }
+    let tag = tag(&image.id, &files, &args, base, &options.platform);
+    Ok(Plan { image, files, args, base: base.into(), tag })
+}
+
+/// One build of an image at a time, also across processes: the second one finds the first one's image.
+async fn lock(options: &Options, tag: &str, observe: &mut (dyn FnMut(Event<'_>) + Send)) -> Result<File, ImageError> {
+    let path = options.locks.join(format!("{}.lock", tag.replace(['/', ':'], "-")));
+    let io = |source| ImageError::Io { path: path.clone(), source };
+    std::fs::create_dir_all(&options.locks).map_err(io)?;
+    let file = File::create(&path).map_err(io)?;
+    if file.try_lock().is_ok() {
+        return Ok(file);
+    }
+    observe(Event::Waiting(tag));
+    // A lock that is waited for in a thread of its own cannot be given up; asked for again and again it can.
+    loop {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(std::fs::TryLockError::WouldBlock) => {}
+            Err(std::fs::TryLockError::Error(e)) => return Err(io(e)),
+        }
+    }
+}
+
+async fn build_one(
+    engine: &Engine,
+    options: &Options,
+    plan: Plan,
+    observe: &mut (dyn FnMut(Event<'_>) + Send),
+) -> Result<Built, ImageError> {
+    let started = Instant::now();
+    let variant = plan.image.id.clone();
+    let _lock = lock(options, &plan.tag, observe).await?;
+    let built = |found: bool, inspected: bollard::models::ImageInspect| Built {
+        variant: variant.clone(),
+        tag: plan.tag.clone(),
+        id: inspected.id.unwrap_or_default(),
+        found,
+        elapsed_s: started.elapsed().as_secs_f64(),
+        size: inspected.size.unwrap_or_default(),
+    };
+    if !options.no_cache
+        && let Some(inspected) = engine.find(&plan.tag).await?
+    {
+        return Ok(built(true, inspected));
+    }
+    let id = run_steps(engine, options, &plan, observe).await?;
+    observe(Event::Verifying(&variant));
+    ask(engine, &plan.image, &id).await?;
+    // It gets its name last: an image that has one is whole, and answers.
+    engine.tag(&id, &plan.tag).await?;
+    let inspected = engine.find(&plan.tag).await?.unwrap_or_default();
+    Ok(built(false, inspected))
+}
+
+/// Has the engine go through the Dockerfile. Returns the image's content.
+async fn run_steps(
+    engine: &Engine,
+    options: &Options,
+    plan: &Plan,
+    observe: &mut (dyn FnMut(Event<'_>) + Send),
+) -> Result<String, ImageError> {
+    let variant = plan.image.id.as_str();
+    let mut args: HashMap<&str, &str> = plan.args.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    // The base by its content: its name may mean another image by now.
+    args.insert("BASE", &plan.base);
+    for (key, value) in [("FAULTLAB_APT_MIRROR", &options.apt_mirror), ("FAULTLAB_PIP_INDEX", &options.pip_index)] {
+        if let Some(value) = value {
+            args.insert(key, value);
+        }
+    }
+    if let Some(proxy) = &options.proxy {
+        // Engines know these names, and keep them out of the image and its history.
+        for key in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"] {
+            args.insert(key, proxy);
+        }
+        args.insert("no_proxy", "127.0.0.1,localhost");
+        args.insert("NO_PROXY", "127.0.0.1,localhost");
+    }
+    // Served until the end of this function.
+    let served = match &options.ca_bundle {
+        Some(path) => {
+            let io = |source| ImageError::Io { path: path.clone(), source };
+            let bytes = tokio::fs::read(path).await.map_err(io)?;
+            Some(serve(bytes, &plan.tag).await.map_err(io)?)
+        }
+        None => None,
+    };
+    if let Some(served) = &served {
+        args.insert("FAULTLAB_CA_URL", &served.url);
+    }
+    let labels = HashMap::from([LABEL, (VARIANT_LABEL, variant)]);
+    let query = BuildImageOptionsBuilder::default()
+        .dockerfile("Dockerfile")
+        .buildargs(&args)
+        .labels(&labels)
+        .networkmode("host")
+        .nocache(options.no_cache)
+        .platform(&options.platform)
+        .rm(true)
+        .forcerm(true)
+        .build();
+    let context = archive(&plan.files).map_err(|source| ImageError::Io { path: plan.image.folder.clone(), source })?;
+
+    let (mut step, mut tail, mut id) = (String::new(), VecDeque::new(), None);
+    let mut unfinished = String::new();
+    let mut stream = std::pin::pin!(engine.build(query, context));
+    while let Some(info) = stream.next().await {
+        let info = match info {
+            Ok(info) => info,
+            Err(e) => return Err(failure(plan, &step, &words(&e), &tail)),
+        };
+        if let Some(found) = info.aux.and_then(|aux| aux.id) {
+            id = Some(found);
+        }
+        unfinished += info.stream.as_deref().unwrap_or_default();
+        while let Some(end) = unfinished.find('\n') {
+            let line = without_controls(&unfinished[..end]);
+            unfinished.drain(..=end);
+            if let Some(next) = line.strip_prefix("Step ").or_else(|| line.strip_prefix("STEP ")) {
+                step = next.to_string();
+                tail.clear();
+                observe(Event::Step(variant, &step));
+            } else if !line.is_empty() && !line.starts_with(" --->") && !line.starts_with("Removing intermediate") {
+                if tail.len() == TAIL {
+                    tail.pop_front();
+                }
+                observe(Event::Line(variant, &line));
+                tail.push_back(line);
+            }
+        }
+    }
+    id.ok_or_else(|| failure(plan, &step, "the engine ended without an image", &tail))
+}
+
+/// A line as it is safe to show: builds print colours and redraw lines.
+fn without_controls(line: &str) -> String {
+    let plain = anstream::adapter::strip_str(line).to_string();
+    let last = plain.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default();
+    last.chars().filter(|c| !c.is_control()).collect::<String>().trim_end().to_string()
+}
+
+/// `step` is `3/14 : RUN …`.
+fn failure(plan: &Plan, step: &str, why: &str, tail: &VecDeque<String>) -> ImageError {
+    let number = step.split('/').next().and_then(|n| n.trim().parse().ok());
+    let dockerfile = std::fs::read_to_string(plan.image.folder.join("Dockerfile")).unwrap_or_default();
+    let place = match number.and_then(|n| instruction_line(&dockerfile, n)) {
+        Some(line) => format!("images/{}/Dockerfile:{line}: ", plan.image.id),
+        None => format!("images/{}/Dockerfile: ", plan.image.id),
+    };
+    let step = if step.is_empty() { "before its first step".into() } else { format!("step {step}") };
+    let mut lines = String::new();
+    if !tail.is_empty() {
+        lines.push_str("\n  its last lines:");
+        for line in tail {
+            lines.push_str("\n  | ");
+            lines.push_str(line);
+        }
+    }
+    ImageError::Step { variant: plan.image.id.clone(), step: place + &step, why: why.trim().into(), tail: lines }
+}
+
+/// Asks an image what it must answer.
+async fn ask(engine: &Engine, image: &Image, name: &str) -> Result<Vec<String>, ImageError> {
+    let mut answers = Vec::new();
+    for answer in &image.verify {
+        let command = answer.run.join(" ").replace('\n', "\\n");
+        let answered = engine.answer(name, &answer.run).await?;
+        let pattern = answer
+            .pattern()
+            .map_err(|e| ImageError::File { place: format!("images/{}/image.yaml", image.id), why: e.to_string() })?;
+        if answered.code != 0 || !pattern.is_match(&answered.text) {
+            let lines = answered.text.lines().map(|line| format!("\n  | {}", without_controls(line)));
+            return Err(ImageError::Answer {
+                variant: image.id.clone(),
+                command,
+                code: answered.code,
+                wanted: answer.prints.clone(),
+                printed: if answered.text.trim().is_empty() { " nothing".into() } else { lines.collect() },
+            });
+        }
+        let shown = answered.text.lines().find(|line| pattern.is_match(line)).unwrap_or_default();
+        answers.push(format!("{command}: {}", without_controls(shown)));
+    }
+    Ok(answers)
+}
+
+/// Asks an image that is there what it must answer; returns one line for each answer.
+pub async fn verify(engine: &Engine, options: &Options, variant: &str) -> Result<Vec<String>, ImageError> {
+    let state = state(engine, options, variant, &mut Vec::new()).await?;
+    match (state.tag, state.size) {
+        (Some(tag), Some(_)) => ask(engine, &state.image, &tag).await,
+        _ => Err(ImageError::NotBuilt { variant: variant.into() }),
+    }
+}
+
+/// All variants, or those that are named, and which of them are built. Nothing is built or pulled for this.
+pub async fn list(engine: &Engine, options: &Options, variants: &[String]) -> Result<Vec<State>, ImageError> {
+    let known = model::ids(&options.root).map_err(|source| ImageError::Io { path: options.root.clone(), source })?;
+    let mut states = Vec::new();
+    for id in if variants.is_empty() { &known } else { variants } {
+        states.push(state(engine, options, id, &mut Vec::new()).await?);
+    }
+    Ok(states)
+}
+
+async fn state(engine: &Engine, options: &Options, id: &str, above: &mut Vec<String>) -> Result<State, ImageError> {
+    if above.iter().any(|a| a == id) {
+        return Err(ImageError::Circle(id.into()));
+    }
+    above.push(id.into());
+    let image = model::load(&options.root, id)?;
+    let known = model::ids(&options.root).map_err(|source| ImageError::Io { path: options.root.clone(), source })?;
+    let on_variant = known.contains(&image.base);
+    let wanted = options.base.as_ref().filter(|b| on_variant == known.contains(b) && **b != id);
+    let below = wanted.unwrap_or(&image.base).clone();
+    let mut not_locked = image.not_locked(known.contains(&below) || below.contains("@sha256:"));
+    let base = if known.contains(&below) {
+        let below = Box::pin(state(engine, options, &below, above)).await?;
+        not_locked.extend(below.not_locked.iter().map(|why| format!("{}: {why}", below.image.id)));
+        match (below.tag, below.size) {
+            (Some(tag), Some(_)) => engine.find(&tag).await?,
+            _ => None,
+        }
+    } else {
+        match (engine.find(&below).await?, &image.stand_in) {
+            (None, Some(stand_in)) if wanted.is_none() => engine.find(stand_in).await?,
+            (found, _) => found,
+        }
+    };
+    // A variant whose lock file is missing has no name yet either.
+    let tag = base.and_then(|b| b.id).and_then(|base| plan(options, image.clone(), &base).ok()).map(|plan| plan.tag);
+    let size = match &tag {
+        Some(tag) => engine.find(tag).await?.and_then(|found| found.size),
+        None => None,
+    };
+    Ok(State { image, tag, size, not_locked })
+}
+
+impl Options {
+    /// Options that build from `root`.
+    pub fn new(root: &Path, locks: PathBuf) -> Self {
+        Self { root: root.into(), locks, ..Self::default() }
+    }
+}
