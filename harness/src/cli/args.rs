@@ -190,7 +190,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
     pub(super) device: DeviceChoice,
 
-    /// For --backend docker, the image of the containers
+    /// For --backend docker, the image of the containers: a variant of `faultlab images list`, or any image's name
     #[arg(long, value_name = "NAME[:TAG]")]
     pub(super) image: Option<String>,
 

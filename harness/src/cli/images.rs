@@ -57,6 +57,19 @@ fn options(assets: &Assets, args: ImageOptions) -> Options {
     }
 }
 
+/// The image that a name means: a variant's, as it is built from this checkout, or the name itself.
+pub(super) async fn named(assets: &Assets, name: &str) -> Result<String, CliError> {
+    let variants = image::ids(&assets.images).unwrap_or_default();
+    if !variants.iter().any(|variant| variant == name) {
+        return Ok(name.to_string());
+    }
+    let states = image::list(&Engine::connect().await?, &Options::new(&assets.images, locks()), &[name.into()]).await?;
+    match states.into_iter().next() {
+        Some(image::State { tag: Some(tag), size: Some(_), .. }) => Ok(tag),
+        _ => Err(CliError::Infra(format!("the image {name} is not built: `faultlab images build {name}` builds it"))),
+    }
+}
+
 /// A folder of the user's own: a lock that others may delete is none.
 fn locks() -> PathBuf {
     let env = environment();

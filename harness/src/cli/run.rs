@@ -187,7 +187,7 @@ async fn choose(assets: &Assets, args: &RunArgs, device: Device) -> Result<Chose
         (BackendChoice::Docker, _) => {
             let image = args.image.as_deref();
             let image = image.ok_or_else(|| CliError::Usage("--backend docker needs an --image".into()))?;
-            let docker = docker(args, image, device).await?;
+            let docker = docker(args, &super::images::named(assets, image).await?, device).await?;
             let reason = format!("asked for, with image {} ({})", docker.image(), docker.image_id());
             Ok(Chosen { backend: Backend::Docker(Box::new(docker)), reason })
         }
