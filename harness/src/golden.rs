@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-use crate::backend::{Backend, Replay, ReplayError, stacks};
+use crate::backend::{Replay, ReplayError, stacks};
 use crate::capture::{Capture, CaptureError};
 use crate::case::{CaseId, Device, Mode, Subject};
 use crate::report::{Layout, ReportFormat};
@@ -99,7 +99,6 @@ fn whole_stack(scenarios: &[Scenario], captures: &Path, stack: &str) -> Result<R
         output_cap: 0,
         jobs: 1,
     };
-    let backend = Backend::Replay(replay);
     let mut run = Run {
         schema_version: SCHEMA_VERSION,
         faultlab: env!("CARGO_PKG_VERSION").into(),
@@ -116,7 +115,7 @@ fn whole_stack(scenarios: &[Scenario], captures: &Path, stack: &str) -> Result<R
                 for mode in [Mode::Async, Mode::Sync] {
                     let case = CaseId { scenario: scenario.id.clone(), subject, tool: tool.id().into(), mode };
                     // What was not recorded on this stack is not part of its reports.
-                    run.cases.extend(replayed(&backend, scenario, *tool, &case, &run.settings));
+                    run.cases.extend(replayed(&replay, scenario, *tool, &case, &run.settings));
                 }
             }
         }

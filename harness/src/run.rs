@@ -15,7 +15,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::backend::{Backend, BackendError, Job};
+use crate::backend::{Backend, BackendError, Job, Replay};
 use crate::capture::Capture;
 use crate::case::{CaseId, Claim, Device, Outcome, Subject};
 use crate::judge::{self, judge};
@@ -208,13 +208,12 @@ fn without_process(scenario: &Scenario, case: &CaseId, device: Device, outcome: 
 
 /// A recorded case, judged without a run's folder; `None` where it was not recorded.
 pub(crate) fn replayed(
-    backend: &Backend,
+    replay: &Replay,
     scenario: &Scenario,
     tool: &'static dyn Tool,
     case: &CaseId,
     settings: &Settings,
 ) -> Option<CaseResult> {
-    let Backend::Replay(replay) = backend else { return None };
     match replay.read(scenario, case) {
         Ok(capture) => Some(judged(scenario, tool, &capture, settings)),
         Err(BackendError::NotRecorded(_)) => None,

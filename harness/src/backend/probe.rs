@@ -361,11 +361,6 @@ async fn output(program: &str, args: &[&str]) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// This program, to be started again as a supervisor or a probe.
-pub fn this_program() -> std::io::Result<PathBuf> {
-    std::env::current_exe()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

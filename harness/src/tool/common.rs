@@ -79,16 +79,6 @@ pub(super) fn context(capture: &Capture) -> Vec<Finding> {
     findings
 }
 
-/// The lines of a text with their offsets, without copying it.
-pub(super) fn lines(bytes: &[u8]) -> impl Iterator<Item = (&[u8], u64)> {
-    let mut start = 0u64;
-    bytes.split(|b| *b == b'\n').map(move |line| {
-        let at = start;
-        start += line.len() as u64 + 1;
-        (line, at)
-    })
-}
-
 /// A line as text, however long it is.
 pub(super) fn text(line: &[u8]) -> String {
     const CAP: usize = 2048;

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Activity, Command, Target, Tool, common, inject};
+use super::{Activity, Command, Target, Tool, common, inject, text};
 use crate::capture::Capture;
 use crate::finding::{Evidence, Finding, FindingKind, Location, NativeFrame};
 use crate::host::Need;
@@ -72,7 +72,7 @@ impl Tool for CppLog {
 /// The log's lines, as context: none of them claims to know the fault.
 fn logged(stderr: &[u8]) -> impl Iterator<Item = Finding> {
     let mut last = VecDeque::new();
-    for (line, start) in common::lines(stderr) {
+    for (line, start) in text::lines(stderr) {
         if let Some(place) = place(line) {
             if last.len() == SHOWN {
                 last.pop_front();

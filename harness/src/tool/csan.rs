@@ -26,7 +26,7 @@
 //! torch.cuda._sanitizer.CUDASanitizerErrors: detected 1 errors
 //! ```
 
-use super::{Activity, Command, Target, Tool, common, inject};
+use super::{Activity, Command, Target, Tool, common, inject, text};
 use crate::capture::Capture;
 use crate::case::{Device, Mode};
 use crate::finding::{Evidence, Finding, FindingKind, Location, PythonFrame};
@@ -125,7 +125,7 @@ enum Part {
 
 fn races(stderr: &[u8], root: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut lines = common::lines(stderr).peekable();
+    let mut lines = text::lines(stderr).peekable();
     while let Some((line, start)) = lines.next() {
         if !line.starts_with(b"CSAN detected a possible data race on tensor") {
             continue;

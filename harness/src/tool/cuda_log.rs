@@ -11,7 +11,7 @@
 //! A healthy PyTorch program makes dozens of such lines at start. So a claim is only the first error of the kind after
 //! which a context is dead ([`FATAL`]); of all other errors only those that are not [`HARMLESS`] are shown.
 
-use super::{Activity, Command, Target, Tool, common};
+use super::{Activity, Command, Target, Tool, common, text};
 use crate::capture::Capture;
 use crate::case::{Device, Mode};
 use crate::finding::{Evidence, Finding, FindingKind, Location};
@@ -81,7 +81,7 @@ fn errors(log: &[u8]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut before: Option<(u64, String)> = None;
     let mut claimed = false;
-    for (line, start) in common::lines(log) {
+    for (line, start) in text::lines(log) {
         let Some(words) = words(line) else {
             before = None;
             continue;

@@ -11,7 +11,7 @@
 //! Those lines are context: they are why two runs differ, not where a kernel faults. What counts is the program's own
 //! error. It masks faults of its own: an operation may take another kernel, one that checks or one that does not.
 
-use super::{Activity, Command, Target, Tool, common, inject};
+use super::{Activity, Command, Target, Tool, common, inject, text};
 use crate::capture::Capture;
 use crate::finding::{Evidence, Finding, FindingKind, Location, PythonFrame};
 use crate::host::Need;
@@ -48,7 +48,7 @@ impl Tool for Deterministic {
     fn parse(&self, capture: &Capture) -> Vec<Finding> {
         let mut findings = common::findings(capture);
         findings.extend(
-            common::lines(&capture.stderr)
+            text::lines(&capture.stderr)
                 .filter_map(|(line, start)| warning(line, start, &capture.meta.program_root))
                 .take(SHOWN),
         );

@@ -3,7 +3,7 @@
 
 use serde::Deserialize;
 
-use super::{Activity, Collect, Command, WorkFile, common};
+use super::{Activity, Collect, Command, WorkFile, common, text};
 use crate::capture::Capture;
 use crate::finding::{Evidence, Finding, FindingKind, Location, PythonFrame};
 
@@ -108,6 +108,16 @@ pub(super) fn detail_with(capture: &Capture, text: &str) -> Option<String> {
     details(capture).into_iter().find(|d| d.contains(text))
 }
 
+/// Is one of [`details`] the proof? Otherwise says what is missing, with the last that it wrote.
+pub(super) fn proof(capture: &Capture, is_proof: impl Fn(&str) -> bool, missing: &str) -> Activity {
+    let details = details(capture);
+    match (details.iter().find(|detail| is_proof(detail)), details.last()) {
+        (Some(proof), _) => Activity::Proven(proof.clone()),
+        (None, Some(last)) => Activity::Unproven(format!("{missing} ({last})")),
+        (None, None) => Activity::Unproven("it did not start in the program's interpreter".into()),
+    }
+}
+
 /// Did the tool start in at least one process?
 pub(super) fn activity(capture: &Capture) -> Activity {
     activity_of(capture, "")
@@ -133,7 +143,7 @@ pub(super) fn activity_of(capture: &Capture, banner: &str) -> Activity {
 
 /// The lines of a collected file with their offsets.
 fn lines<'a>(capture: &'a Capture, file: &str) -> impl Iterator<Item = (&'a [u8], u64)> {
-    common::lines(capture.files.get(file).map(Vec::as_slice).unwrap_or_default())
+    text::lines(capture.files.get(file).map(Vec::as_slice).unwrap_or_default())
 }
 
 #[cfg(test)]

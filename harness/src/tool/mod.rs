@@ -26,7 +26,7 @@ mod op_log;
 mod profiler;
 mod sanitizer;
 mod sync_debug;
-// Used by the CUDA tools.
+// Used by every tool that reads lines.
 mod text;
 
 use std::collections::BTreeMap;

@@ -52,15 +52,8 @@ impl Tool for OpLog {
     }
 
     fn activity(&self, capture: &Capture, findings: &[Finding]) -> Activity {
-        let logged = |d: &String| d.ends_with(" operations were logged") && !d.starts_with("0 ");
-        let on = match inject::details(capture).into_iter().find(logged) {
-            Some(detail) => Activity::Proven(detail),
-            None => Activity::Unproven(match inject::details(capture).pop() {
-                Some(detail) => format!("no operation was logged ({detail})"),
-                None => "it did not start in the program's interpreter".into(),
-            }),
-        };
-        on.and(common::mode_activity(capture, findings))
+        let logged = |d: &str| d.ends_with(" operations were logged") && !d.starts_with("0 ");
+        inject::proof(capture, logged, "no operation was logged").and(common::mode_activity(capture, findings))
     }
 }
 

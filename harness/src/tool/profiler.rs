@@ -46,15 +46,8 @@ impl Tool for Profiler {
     }
 
     fn activity(&self, capture: &Capture, findings: &[Finding]) -> Activity {
-        let recorded = |d: &String| d.ends_with(" on record") && !d.starts_with("0 operations, 0 launches");
-        let on = match inject::details(capture).into_iter().find(recorded) {
-            Some(detail) => Activity::Proven(detail),
-            None => Activity::Unproven(match inject::details(capture).pop() {
-                Some(detail) => format!("it left no profile ({detail})"),
-                None => "it did not start in the program's interpreter".into(),
-            }),
-        };
-        on.and(common::mode_activity(capture, findings))
+        let recorded = |d: &str| d.ends_with(" on record") && !d.starts_with("0 operations, 0 launches");
+        inject::proof(capture, recorded, "it left no profile").and(common::mode_activity(capture, findings))
     }
 }
 

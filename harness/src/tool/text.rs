@@ -1,4 +1,4 @@
-//! Small total readers of text that the debuggers and checkers of CUDA print.
+//! Small total readers of the text that tools print.
 
 /// Bytes of a line that are looked at; a kernel's C++ signature is long, a runaway line is longer.
 const LINE_CAP: usize = 8 << 10;
