@@ -1,0 +1,1 @@
+//! Frames of the calling thread, read from CPython's memory without the GIL.
