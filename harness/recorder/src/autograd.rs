@@ -10,8 +10,8 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_char};
 use std::mem::{MaybeUninit, transmute};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use crate::dl::Library;
 
@@ -185,9 +185,24 @@ fn last_component(mangled: &str) -> String {
 /// Nodes that launch nothing in the forward pass: what launches next has the same number and is another operator.
 pub(crate) fn is_view(name: &str) -> bool {
     const VIEWS: &[&str] = &[
-        "TBackward", "TransposeBackward", "ViewBackward", "UnsafeViewBackward", "ReshapeAliasBackward", "ExpandBackward",
-        "SliceBackward", "SelectBackward", "SqueezeBackward", "UnsqueezeBackward", "PermuteBackward", "AsStridedBackward",
-        "UnbindBackward", "SplitBackward", "SplitWithSizesBackward", "DiagonalBackward", "UnfoldBackward", "AliasBackward",
+        "TBackward",
+        "TransposeBackward",
+        "ViewBackward",
+        "UnsafeViewBackward",
+        "ReshapeAliasBackward",
+        "ExpandBackward",
+        "SliceBackward",
+        "SelectBackward",
+        "SqueezeBackward",
+        "UnsqueezeBackward",
+        "PermuteBackward",
+        "AsStridedBackward",
+        "UnbindBackward",
+        "SplitBackward",
+        "SplitWithSizesBackward",
+        "DiagonalBackward",
+        "UnfoldBackward",
+        "AliasBackward",
     ];
     VIEWS.iter().any(|view| name.strip_prefix(view).is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit())))
 }

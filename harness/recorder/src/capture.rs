@@ -87,12 +87,9 @@ impl Capture {
                 .collect();
             let reached = lane.word.map_or(0, Word::value);
             let window = |from: u32| {
-                let behind = nodes.iter().skip_while(move |(place, _)| *place <= from);
-                let mut open = true;
-                behind
-                    .take_while(move |(_, marked)| std::mem::replace(&mut open, open && !*marked))
-                    .map(|(place, _)| *place)
-                    .collect::<Vec<_>>()
+                let behind: Vec<_> = nodes.iter().skip_while(|(place, _)| *place <= from).collect();
+                let end = behind.iter().position(|(_, marked)| *marked).map_or(behind.len(), |at| at + 1);
+                behind[..end].iter().map(|(place, _)| *place).collect::<Vec<_>>()
             };
             let last = nodes.iter().rev().find(|(_, marked)| *marked).map_or(0, |(place, _)| *place);
             suspects.extend(window(reached));

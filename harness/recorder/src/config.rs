@@ -76,13 +76,15 @@ impl Config {
         };
         let ring = match get("RING") {
             None => DEFAULT_RING,
-            Some(text) => match text.parse::<usize>().ok().filter(|n| n.is_power_of_two() && (1024..=1 << 22).contains(n)) {
-                Some(entries) => entries,
-                None => {
-                    complain("RING", &text, "a power of two from 1024 to 4194304");
-                    DEFAULT_RING
+            Some(text) => {
+                match text.parse::<usize>().ok().filter(|n| n.is_power_of_two() && (1024..=1 << 22).contains(n)) {
+                    Some(entries) => entries,
+                    None => {
+                        complain("RING", &text, "a power of two from 1024 to 4194304");
+                        DEFAULT_RING
+                    }
                 }
-            },
+            }
         };
         Self {
             folder: get("DIR").map(PathBuf::from),

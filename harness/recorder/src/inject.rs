@@ -11,7 +11,7 @@ use crate::{ops, watch};
 ///
 /// Returns 1, as the driver's interface wants it; whatever goes wrong, the program goes on without the recorder.
 #[unsafe(no_mangle)]
-pub extern "C" fn InitializeInjection() -> i32 {
+pub(crate) extern "C" fn InitializeInjection() -> i32 {
     let _ = std::panic::catch_unwind(initialise);
     1
 }
@@ -105,7 +105,7 @@ extern "C" fn in_child() {
 
 /// Gives CUPTI up, for a tool that needs it in this process (a profiler). Launches are not recorded any more.
 #[unsafe(no_mangle)]
-pub extern "C" fn faultlab_recorder_give_way() {
+pub(crate) extern "C" fn faultlab_recorder_give_way() {
     let _ = std::panic::catch_unwind(|| {
         if let Some(recorder) = Recorder::get().filter(|recorder| !recorder.is_inert()) {
             recorder.retire();

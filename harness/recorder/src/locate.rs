@@ -87,7 +87,8 @@ pub(crate) fn locate<L: PartialEq>(
         evidence.push(standing(suspect, launches, streams));
     }
     for stream in streams.iter().filter(|s| is_blocked(s, launches, streams)) {
-        evidence.push(format!("stream {} was waiting for another stream and had not begun its next launch", stream.stream));
+        evidence
+            .push(format!("stream {} was waiting for another stream and had not begun its next launch", stream.stream));
     }
     if code == ASSERT && suspects.iter().any(|launch| is_risky(launch)) {
         suspects.retain(|launch| is_risky(launch));
@@ -112,7 +113,8 @@ pub(crate) fn locate<L: PartialEq>(
     };
     if suspects.is_empty() {
         evidence.push(if forgotten {
-            "every launch that is still remembered had completed; the ring was too small (FAULTLAB_RECORDER_RING)".to_string()
+            "every launch that is still remembered had completed; the ring was too small (FAULTLAB_RECORDER_RING)"
+                .to_string()
         } else {
             "every recorded launch had completed: the fault came from work that makes no call-back".to_string()
         });
@@ -134,11 +136,12 @@ fn standing(suspect: &Launch, launches: &[Launch], streams: &[Progress]) -> Stri
     let completed = streams.iter().find(|s| s.stream == stream).map_or(0, |s| s.completed);
     let on = launches.iter().filter(|l| l.stream == stream && l.seq <= completed).next_back();
     match on {
-        Some(before) => format!(
-            "launch #{} on stream {stream} did not complete, while #{} before it did",
-            suspect.seq, before.seq
-        ),
-        None => format!("launch #{} on stream {stream} did not complete, nor is one before it known to have", suspect.seq),
+        Some(before) => {
+            format!("launch #{} on stream {stream} did not complete, while #{} before it did", suspect.seq, before.seq)
+        }
+        None => {
+            format!("launch #{} on stream {stream} did not complete, nor is one before it known to have", suspect.seq)
+        }
     }
 }
 

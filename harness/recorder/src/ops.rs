@@ -123,11 +123,14 @@ pub(crate) fn normalise(id: u32, stream: usize) -> usize {
 /// Calls that are made so often, and say so little, that a call-back for each costs more than it tells.
 pub(crate) const QUIET: &[u32] = &[
     2, 3, 4, 9, // cuDriverGetVersion, cuDeviceGet, cuDeviceGetCount, cuDeviceGetAttribute
-    16, 795, 304, 303, 323, 324, // cuCtxGetDevice, _v2, cuCtxGetCurrent, SetCurrent, PushCurrent_v2, PopCurrent_v2
+    16, 795, 304, 303, 323,
+    324, // cuCtxGetDevice, _v2, cuCtxGetCurrent, SetCurrent, PushCurrent_v2, PopCurrent_v2
     392, 310, 450, 378, // cuDevicePrimaryCtxGetState, cuPointerGetAttribute, …Attributes, cuPointerSetAttribute
-    499, 500, 536, 629, 630, 729, 730, 541, // cuStreamIsCapturing, cuStreamGetCaptureInfo, cuThreadExchangeStreamCaptureMode
+    499, 500, 536, 629, 630, 729, 730,
+    541, // cuStreamIsCapturing, cuStreamGetCaptureInfo, cuThreadExchangeStreamCaptureMode
     626, 677, 85, 481, 566, 686, 687, 718, 719, 733, 734, // cuGetProcAddress, attributes of functions and kernels
-    118, 325, 120, 125, // cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuStreamQuery: the watcher sees their error too
+    118, 325, 120,
+    125, // cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuStreamQuery: the watcher sees their error too
     483, 759, 368, 369, 693, 574, 575, // cuStreamGetCtx, …Priority, …Flags, …Id, …Attribute
     374, 451, 676, 675, 543, // cuOccupancy…
     681, 682, 697, 137, 296, 370, 673, 373, 372, 695, 312, // lookups and limits, cuTensorMapEncodeTiled

@@ -267,9 +267,7 @@ impl Recorder {
         let due = match self.config.markers {
             Markers::Off => false,
             Markers::Every => true,
-            Markers::Adaptive => {
-                (kernel && symbol.risky) || unmarked >= STRIDE || slot.is_caught_up()
-            }
+            Markers::Adaptive => (kernel && symbol.risky) || unmarked >= STRIDE || slot.is_caught_up(),
         };
         launch.marked = due && self.refused.load(Ordering::Relaxed) == 0;
         self.ring.put(launch);

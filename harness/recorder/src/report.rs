@@ -19,6 +19,7 @@ use crate::locate::{Progress, State, locate, running, state};
 use crate::ops::Kind;
 use crate::recorder::Recorder;
 use crate::ring::{self, Stack};
+use crate::streams::Seen;
 
 /// Launches that are shown before and behind the first culprit.
 const AROUND: usize = 4;
@@ -104,22 +105,17 @@ impl Reporter {
         crate::watch::start(recorder);
     }
 
-    /// Whether a launch was seen.
-    pub(crate) fn is_active(&self) -> bool {
-        self.active.load(Ordering::Relaxed)
-    }
-
     /// A context is dead: says, once for each, which launch did it.
     pub(crate) fn fault(&self, recorder: &Recorder, code: i32, call: &str, context: Context) {
         {
             let mut inner = recorder.streams.lock();
-            match inner.contexts.iter_mut().find(|seen| seen.context == context) {
-                Some(seen) if seen.faulted => return,
-                Some(seen) => seen.faulted = true,
-                // A context in which nothing was launched: the error is another's, seen from here.
-                None if inner.contexts.iter().any(|seen| seen.faulted) => return,
-                None => {}
+            // An error in a context in which nothing was launched is another's, seen from here.
+            let known = inner.contexts.iter().any(|seen| seen.context == context);
+            let faulted = |seen: &&Seen| seen.faulted && (seen.context == context || !known);
+            if inner.contexts.iter().find(faulted).is_some() {
+                return;
             }
+            inner.contexts.iter_mut().filter(|seen| seen.context == context).for_each(|seen| seen.faulted = true);
         }
         self.faulted.store(true, Ordering::Relaxed);
         let view = View::take(recorder, Some(context));
@@ -184,7 +180,10 @@ impl Reporter {
             markers: recorder.markers_set(),
             evicted: launches.saturating_sub(recorder.ring.capacity()),
             streams: u32::try_from(streams).unwrap_or(u32::MAX),
-            bytes: recorder.ring.bytes().min(usize::try_from(launches).unwrap_or(usize::MAX).saturating_mul(size_of::<ring::Launch>()))
+            bytes: recorder
+                .ring
+                .bytes()
+                .min(usize::try_from(launches).unwrap_or(usize::MAX).saturating_mul(size_of::<ring::Launch>()))
                 as u64
                 + recorder.words.bytes(),
             faulted: self.faulted.load(Ordering::Relaxed),
@@ -211,10 +210,7 @@ impl View {
                 marked: inner.marked(stream),
                 waits: inner.waits_of(stream),
             };
-            (
-                of_context.map(|s| read(s.id)).collect(),
-                inner.streams.iter().map(|s| (s.id, s.device)).collect(),
-            )
+            (of_context.map(|s| read(s.id)).collect(), inner.streams.iter().map(|s| (s.id, s.device)).collect())
         };
         let ours = |launch: &ring::Launch| progress.iter().any(|s| s.stream == launch.stream);
         let launches = recorder.ring.iter().filter(ours).collect();
@@ -224,7 +220,14 @@ impl View {
     fn around(&self, recorder: &Recorder, seq: u64) -> Vec<Launch> {
         let at = self.launches.partition_point(|launch| launch.seq < seq);
         let from = at.saturating_sub(AROUND);
-        self.launches.iter().skip(from).take(2 * AROUND + 1).map(|l| self.describe(recorder, l, false)).collect()
+        let around = self.launches.iter().skip(from).take(2 * AROUND + 1);
+        let brief = |launch| {
+            let mut described = self.describe(recorder, launch, false);
+            let own = described.frames.iter().position(|frame| frame.user);
+            described.frames = own.map(|at| described.frames.swap_remove(at)).into_iter().collect();
+            described
+        };
+        around.map(brief).collect()
     }
 
     fn describe(&self, recorder: &Recorder, launch: &ring::Launch, native: bool) -> Launch {
@@ -273,6 +276,9 @@ impl View {
                     "launch #{} accumulates a parameter's gradient, which has no forward line",
                     launch.seq
                 )),
+                None if recorder.autograd.is_broken() => {
+                    evidence.push("the layout of autograd's nodes is not the known one: no forward line".to_string())
+                }
                 None => evidence.push(format!(
                     "launch #{} belongs to {}, whose forward launch is no longer remembered",
                     launch.seq,
@@ -285,7 +291,13 @@ impl View {
         }
     }
 
-    fn join_graph(&self, recorder: &Recorder, launch: &ring::Launch, described: &mut Launch, evidence: &mut Vec<String>) {
+    fn join_graph(
+        &self,
+        recorder: &Recorder,
+        launch: &ring::Launch,
+        described: &mut Launch,
+        evidence: &mut Vec<String>,
+    ) {
         let (suspects, of): (Vec<(u32, Captured)>, usize) = {
             let mut captures = recorder.captures.lock();
             let Some(capture) = captures.of_exec(launch.graph) else {
@@ -296,7 +308,8 @@ impl View {
             let nodes = suspects.filter_map(|place| Some((place, *capture.launches.get(place as usize - 1)?)));
             (nodes.collect(), capture.launches.len())
         };
-        let risky: Vec<_> = suspects.iter().filter(|(_, c)| c.launch.kind == Kind::Kernel && c.launch.symbol.risky).collect();
+        let risky: Vec<_> =
+            suspects.iter().filter(|(_, c)| c.launch.kind == Kind::Kernel && c.launch.symbol.risky).collect();
         let best = risky.first().copied().or(suspects.first());
         let Some((place, captured)) = best else {
             evidence.push("every marker inside the graph was written".to_string());
@@ -313,11 +326,8 @@ impl View {
         node.stream = described.stream;
         node.seq = 0;
         self.join(recorder, &captured.launch, &mut node, evidence);
-        described.node = Some(Box::new(Node {
-            index: *place,
-            of: u32::try_from(of).unwrap_or(u32::MAX),
-            captured: node,
-        }));
+        described.node =
+            Some(Box::new(Node { index: *place, of: u32::try_from(of).unwrap_or(u32::MAX), captured: node }));
     }
 
     /// The line that a launch stands for, to tell whether several candidates are of one.
@@ -429,7 +439,14 @@ fn fault_block(fault: &Fault) -> String {
     }
     for launch in &fault.around {
         let at = place(launch.place()).unwrap_or_default();
-        let _ = writeln!(text, "  #{:<7} {:<9} stream {} {}  {at}", launch.seq, launch.state, launch.stream, short(&launch.kernel));
+        let _ = writeln!(
+            text,
+            "  #{:<7} {:<9} stream {} {}  {at}",
+            launch.seq,
+            launch.state,
+            launch.stream,
+            short(&launch.kernel)
+        );
     }
     text
 }
@@ -455,14 +472,18 @@ fn describe_culprit(text: &mut String, launch: &Launch, title: &str) {
     let [x, y, z] = launch.grid;
     let [a, b, c] = launch.block;
     let shape = if x == 0 { String::new() } else { format!("  grid ({x},{y},{z}) block ({a},{b},{c})") };
-    let _ = writeln!(text, "kernel    {}{shape}  stream {}, launch #{}", short(&launch.kernel), launch.stream, launch.seq);
+    let _ =
+        writeln!(text, "kernel    {}{shape}  stream {}, launch #{}", short(&launch.kernel), launch.stream, launch.seq);
     if let Some(forward) = &launch.forward {
         let at = forward.frames.iter().find(|f| f.user);
         let at = at.map_or_else(String::new, |f| format!(" of {}:{} in {}", f.file, f.line, f.function));
         let _ = writeln!(text, "backward  {}{at}", forward.node);
     }
     if let Some(node) = &launch.node {
-        let at = node.captured.place().map_or_else(String::new, |f| format!(", captured at {}:{} in {}", f.file, f.line, f.function));
+        let at = node
+            .captured
+            .place()
+            .map_or_else(String::new, |f| format!(", captured at {}:{} in {}", f.file, f.line, f.function));
         let _ = writeln!(text, "node      {} of {}: {}{at}", node.index, node.of, short(&node.captured.kernel));
     }
     for frame in launch.frames.iter().filter(|f| f.user && Some(*f) != launch.place()).take(5) {

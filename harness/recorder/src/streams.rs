@@ -172,7 +172,14 @@ const MOST_EVENTS: usize = 1 << 16;
 
 impl Streams {
     /// The calling thread's slot on a stream of the current context.
-    pub(crate) fn slot(&self, driver: &Driver, words: &Words, context: Context, stream: Stream, thread: i32) -> &'static Slot {
+    pub(crate) fn slot(
+        &self,
+        driver: &Driver,
+        words: &Words,
+        context: Context,
+        stream: Stream,
+        thread: i32,
+    ) -> &'static Slot {
         let epoch = self.epoch.load(Ordering::Acquire);
         let cached = CACHE.try_with(|cache| {
             let cache = cache.try_borrow().ok()?;
@@ -216,8 +223,13 @@ impl Streams {
             inner.streams.push(known);
             known
         });
-        let slot: &'static Slot =
-            Box::leak(Box::new(Slot { stream: known, thread, word, marked: AtomicU64::new(0), unmarked: AtomicU32::new(0) }));
+        let slot: &'static Slot = Box::leak(Box::new(Slot {
+            stream: known,
+            thread,
+            word,
+            marked: AtomicU64::new(0),
+            unmarked: AtomicU32::new(0),
+        }));
         inner.slots.push(slot);
         slot
     }
