@@ -235,7 +235,11 @@ impl Launch {
     /// The line that this launch stands for: that of the user's function which a generated kernel was fused from; for a
     /// backward launch without Python of its own, the forward line; else the innermost frame in the user's own files.
     pub fn place(&self) -> Option<&Frame> {
-        let own = |frames: &'_ [Frame]| frames.iter().position(|frame| frame.user);
+        // `<string>` may be the user's (`python -c`), or a launcher that Triton typed for itself: a file is the better word.
+        let own = |frames: &'_ [Frame]| {
+            let file = frames.iter().position(|frame| frame.user && !frame.file.starts_with('<'));
+            file.or_else(|| frames.iter().position(|frame| frame.user))
+        };
         if let Some(frame) = self.source.first() {
             return Some(frame);
         }

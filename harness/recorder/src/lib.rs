@@ -11,6 +11,7 @@
 
 mod autograd;
 mod capture;
+mod compiled;
 mod config;
 mod cuda;
 mod cupti;

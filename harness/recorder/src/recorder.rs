@@ -16,7 +16,7 @@ use crate::ops::{Kind, Op, Table, normalise};
 use crate::python::{Frames, Python};
 use crate::report::Reporter;
 use crate::ring::{Launch, Ring, Stack};
-use crate::risk::{GRAPH_STRIDE, STRIDE};
+use crate::risk::{GRAPH_STRIDE, IDLE_STRIDE, STRIDE};
 use crate::streams::{Slot, Streams, Words};
 use crate::symbols::{Symbol, Symbols};
 
@@ -267,7 +267,9 @@ impl Recorder {
         let due = match self.config.markers {
             Markers::Off => false,
             Markers::Every => true,
-            Markers::Adaptive => (kernel && symbol.risky) || unmarked >= STRIDE || slot.is_caught_up(),
+            Markers::Adaptive => {
+                (kernel && symbol.risky) || unmarked >= STRIDE || (unmarked >= IDLE_STRIDE && slot.is_caught_up())
+            }
         };
         launch.marked = due && self.refused.load(Ordering::Relaxed) == 0;
         self.ring.put(launch);

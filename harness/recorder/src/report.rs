@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::autograd::{NO_SEQUENCE, NodeId, is_view};
 use crate::capture::Captured;
+use crate::compiled;
 use crate::config::Config;
 use crate::cuda::Context;
 use crate::format::{
@@ -121,10 +122,13 @@ impl Reporter {
         let view = View::take(recorder, Some(context));
         let located =
             locate(code, &view.launches, &view.progress, view.forgotten, |launch| view.line(recorder, launch));
-        let frames = match recorder.stack(true) {
+        let mut frames = match recorder.stack(true) {
             Stack::Python(frames) => python_frames(recorder, &frames),
             Stack::Native(_) => Vec::new(),
         };
+        if frames.is_empty() {
+            frames = main_thread(recorder);
+        }
         let mut evidence = located.evidence;
         if let Some(why) = recorder.without_markers() {
             evidence.push(format!("no completion markers were set: {why}"));
@@ -163,11 +167,7 @@ impl Reporter {
                 first.push(described);
             }
         }
-        let mut host = crate::python::Frames::default();
-        if let Some(python) = recorder.python() {
-            python.walk_main_thread(&mut host);
-        }
-        let hang = Hang { why: why.to_string(), seconds, running: first, host: python_frames(recorder, &host) };
+        let hang = Hang { why: why.to_string(), seconds, running: first, host: main_thread(recorder) };
         self.record(&Record::Hang(hang.clone()));
         self.say(&hang_block(&hang));
     }
@@ -289,6 +289,9 @@ impl View {
         if launch.kind == Kind::Graph {
             self.join_graph(recorder, launch, described, evidence);
         }
+        if let Some(folder) = &recorder.config.folder {
+            described.source = compiled::sources(folder, &described.symbol, &described.frames);
+        }
     }
 
     fn join_graph(
@@ -368,6 +371,15 @@ fn forward(recorder: &Recorder, node: NodeId) -> Option<(Forward, bool)> {
         current = launch.autograd.node?;
     }
     None
+}
+
+/// Where the interpreter's main thread is.
+fn main_thread(recorder: &Recorder) -> Vec<Frame> {
+    let mut frames = crate::python::Frames::default();
+    if let Some(python) = recorder.python() {
+        python.walk_main_thread(&mut frames);
+    }
+    python_frames(recorder, &frames)
 }
 
 fn python_frames(recorder: &Recorder, frames: &crate::python::Frames) -> Vec<Frame> {
@@ -478,6 +490,9 @@ fn describe_culprit(text: &mut String, launch: &Launch, title: &str) {
         let at = forward.frames.iter().find(|f| f.user);
         let at = at.map_or_else(String::new, |f| format!(" of {}:{} in {}", f.file, f.line, f.function));
         let _ = writeln!(text, "backward  {}{at}", forward.node);
+    }
+    for frame in launch.source.iter().skip(1).take(7) {
+        let _ = writeln!(text, "fused of  {}:{} in {}", frame.file, frame.line, frame.function);
     }
     if let Some(node) = &launch.node {
         let at = node
