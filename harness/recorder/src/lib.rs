@@ -18,6 +18,7 @@ mod cupti;
 mod dl;
 pub mod format;
 mod inject;
+pub mod interpose;
 mod locate;
 mod ops;
 pub mod python;
