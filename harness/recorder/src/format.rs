@@ -225,3 +225,26 @@ pub struct Exit {
     /// Whether a fault was reported.
     pub faulted: bool,
 }
+
+/// Whether the innermost frame is autograd's engine: then the frames tell where `backward()` was called, not what ran.
+pub fn is_engine(frames: &[Frame]) -> bool {
+    frames.first().is_some_and(|frame| frame.function.ends_with("_engine_run_backward"))
+}
+
+impl Launch {
+    /// The line that this launch stands for: that of the user's function which a generated kernel was fused from; for a
+    /// backward launch without Python of its own, the forward line; else the innermost frame in the user's own files.
+    pub fn place(&self) -> Option<&Frame> {
+        let own = |frames: &'_ [Frame]| frames.iter().position(|frame| frame.user);
+        if let Some(frame) = self.source.first() {
+            return Some(frame);
+        }
+        if let Some(forward) = &self.forward
+            && (own(&self.frames).is_none() || is_engine(&self.frames))
+            && let Some(at) = own(&forward.frames)
+        {
+            return forward.frames.get(at);
+        }
+        self.frames.get(own(&self.frames)?)
+    }
+}
