@@ -161,6 +161,7 @@ impl Knowledge {
             StepId::Guard => self.take_guard(seen),
             StepId::Anomaly => self.take_anomaly(seen),
             StepId::Isolate => self.take_isolate(seen),
+            StepId::Faulthandler => self.take_crash(seen.observed),
         }
         self.mark_innocent();
         let after = (self.confidence, self.places.clone(), self.kernel.clone(), self.values.clone());
