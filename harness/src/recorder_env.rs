@@ -4,6 +4,16 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use include_dir::{Dir, include_dir};
+
+static SHIM: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/recorder/shim");
+
+/// The recorder's Python side, by file name: a folder with these goes before `PYTHONPATH`.
+pub fn shim_files() -> impl Iterator<Item = (&'static Path, &'static [u8])> {
+    let python = |path: &Path| path.extension().is_some_and(|e| e == "py");
+    SHIM.files().filter(move |file| python(file.path())).map(|file| (file.path(), file.contents()))
+}
+
 /// The file of the recorder's library, beside the `faultlab` executable.
 pub const LIBRARY: &str = "libfaultlab_recorder.so";
 
@@ -98,6 +108,11 @@ pub fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_shim_starts_by_itself() {
+        assert!(shim_files().any(|(path, text)| path == Path::new("sitecustomize.py") && !text.is_empty()));
+    }
 
     #[test]
     fn only_what_was_asked_for_is_set() {

@@ -10,7 +10,7 @@ use super::{CliError, Status, environment, this_program};
 use crate::diagnose::model::{Diagnosis, Outcome, Step};
 use crate::diagnose::report::{Format, Output};
 use crate::diagnose::run::{DiagnoseError, Event, Request, diagnose};
-use crate::recorder_env::LIBRARY;
+use crate::recorder_env::{LIBRARY, shim_files};
 
 /// Bytes of each stream of a run that are kept.
 const OUTPUT_CAP: usize = 4 << 20;
@@ -35,7 +35,7 @@ pub(super) async fn run(args: DiagnoseArgs, cwd: &Path, terminal: &Terminal) -> 
         cwd: cwd.into(),
         env: environment(),
         recorder: recorder_beside(&program),
-        shim: None,
+        shim: Some(write_shim(&folder.path().join("shim"))?),
         program,
         budget: Duration::from_secs_f64(args.budget),
         timeout: args.timeout.map(Duration::from_secs_f64),
@@ -61,6 +61,17 @@ pub(super) async fn run(args: DiagnoseArgs, cwd: &Path, terminal: &Terminal) -> 
 pub(super) fn recorder_beside(program: &Path) -> Result<PathBuf, String> {
     let path = program.with_file_name(LIBRARY);
     if path.is_file() { Ok(path) } else { Err(format!("{} is not there", path.display())) }
+}
+
+/// Writes the recorder's Python side.
+pub(super) fn write_shim(folder: &Path) -> Result<PathBuf, CliError> {
+    let failed = |path: &Path, e: std::io::Error| CliError::Infra(format!("failed to write {}: {e}", path.display()));
+    std::fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;
+    for (name, text) in shim_files() {
+        let path = folder.join(name);
+        std::fs::write(&path, text).map_err(|e| failed(&path, e))?;
+    }
+    Ok(folder.into())
 }
 
 fn say(terminal: &Terminal, event: &Event<'_>) {

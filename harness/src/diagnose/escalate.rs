@@ -25,6 +25,8 @@ pub enum StepId {
     Anomaly,
     /// With hooks on every module and backward node.
     Isolate,
+    /// With Python's faulthandler, which prints the stack of a thread that a signal kills.
+    Faulthandler,
 }
 
 impl StepId {
@@ -39,13 +41,14 @@ impl StepId {
             Self::Guard => "guard",
             Self::Anomaly => "anomaly",
             Self::Isolate => "isolate",
+            Self::Faulthandler => "faulthandler",
         }
     }
 
     /// The tool that is put on the command.
     pub fn tool(self) -> Option<&'static dyn Tool> {
         tool::find(match self {
-            Self::Recorder | Self::Every | Self::Blocking => "bare",
+            Self::Recorder | Self::Every | Self::Blocking | Self::Faulthandler => "bare",
             Self::Coredump => "coredump",
             Self::Memcheck => "memcheck",
             Self::Guard => "guard",
@@ -72,7 +75,7 @@ impl StepId {
     /// How much longer than the first run it takes, and seconds on top: rough figures, to keep within a budget.
     pub fn cost(self, first_s: f64) -> f64 {
         let (times, more) = match self {
-            Self::Recorder => (1.0, 0.0),
+            Self::Recorder | Self::Faulthandler => (1.0, 0.0),
             Self::Every => (1.1, 0.0),
             Self::Coredump => (1.1, 10.0),
             Self::Blocking => (2.1, 0.0),
@@ -145,9 +148,16 @@ pub fn plan(known: &Knowledge) -> Vec<Planned> {
             StepId::Blocking,
             "the message is CUDA's and no recorder was on: a run that waits for each launch shows whether the line stays",
         )],
+        Outcome::Killed { signal } if CRASHES.contains(&signal.as_str()) => vec![planned(
+            StepId::Faulthandler,
+            "native code died: Python's faulthandler prints the Python stack of the thread that a signal kills",
+        )],
         _ => Vec::new(),
     }
 }
+
+/// Signals of a program that is at fault itself.
+const CRASHES: &[&str] = &["SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"];
 
 /// Is there nothing left to look for?
 pub fn is_settled(known: &Knowledge, step: &Planned) -> bool {
@@ -206,6 +216,7 @@ mod tests {
         assert_eq!(steps(&known(failed(), ASSERTION, Some(1))), ["guard"]);
         assert_eq!(steps(&known(Exit::Code(0), "loss nan", None)), ["guard", "anomaly", "isolate"]);
         assert!(steps(&known(Exit::Signal("SIGKILL".into()), "", None)).is_empty());
+        assert_eq!(steps(&known(Exit::Signal("SIGSEGV".into()), "", None)), ["faulthandler"]);
     }
 
     #[test]

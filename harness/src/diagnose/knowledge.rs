@@ -4,7 +4,7 @@ use faultlab_recorder::format::{self, Fault};
 
 use super::classify::{classify, first_line};
 use super::escalate::StepId;
-use super::locate::{self, kernel_of, narrowed, places_of, same_kernel};
+use super::locate::{self, kernel_of, narrowed, place_of};
 use super::model::{Assertion, Confidence, Kernel, Launched, Outcome, Place, Surfaced, short};
 use super::observe::{Observed, user_frame};
 use crate::capture::Exit;
@@ -161,6 +161,7 @@ impl Knowledge {
             StepId::Guard => self.take_guard(seen),
             StepId::Anomaly => self.take_anomaly(seen),
             StepId::Isolate => self.take_isolate(seen),
+            StepId::Faulthandler => self.take_crash(seen.observed),
         }
         self.mark_innocent();
         let after = (self.confidence, self.places.clone(), self.kernel.clone(), self.values.clone());
@@ -196,7 +197,7 @@ impl Knowledge {
         }
         let mut places: Vec<Place> = Vec::new();
         for launch in &culprits {
-            for place in places_of(launch, step.id()) {
+            if let Some(place) = place_of(launch, step.id()) {
                 if !places.iter().any(|p| (&p.file, p.line) == (&place.file, place.line)) {
                     places.push(place);
                 }
@@ -210,6 +211,12 @@ impl Knowledge {
             (_, _, 1) => Confidence::Exact,
             _ => Confidence::Candidates,
         };
+        if culprits.iter().any(|launch| launch.source.len() > 1) {
+            evidence.push(
+                "The kernel was generated from several lines of the compiled function; the likeliest to fault is named first."
+                    .into(),
+            );
+        }
         if culprits.len() > 1 && places.len() == 1 {
             evidence.push(format!("All {} candidates were launched from the same line.", culprits.len()));
         }
@@ -243,7 +250,7 @@ impl Knowledge {
         let Some((_, hang)) = observed.hang() else { return };
         let mut places: Vec<Place> = Vec::new();
         for launch in &hang.running {
-            for mut place in places_of(launch, StepId::Recorder.id()) {
+            if let Some(mut place) = place_of(launch, StepId::Recorder.id()) {
                 if place.role == "launched the kernel that faulted" {
                     place.role = "launched the kernel that does not end".into();
                 }
@@ -315,10 +322,9 @@ impl Knowledge {
         let culprits = self.fault.as_ref().map(|f| f.culprits.clone()).unwrap_or_default();
         let left = narrowed(&culprits, &kernel.name);
         if left.len() == 1 && culprits.len() > 1 {
-            let places = places_of(left[0], StepId::Coredump.id());
-            if !places.is_empty() {
-                self.confidence = if places.len() == 1 { Confidence::Exact } else { Confidence::Candidates };
-                self.places = places;
+            if let Some(place) = place_of(left[0], StepId::Coredump.id()) {
+                self.confidence = Confidence::Exact;
+                self.places = vec![place];
                 self.evidence.push("Only one of the candidates launched it.".into());
             }
         }
@@ -339,13 +345,19 @@ impl Knowledge {
         else {
             return;
         };
-        // The recorder's candidates and the blocking run agree, or one of them is wrong.
         if let Some(candidate) = self.places.iter().find(|p| (&p.file, p.line) == (&place.file, place.line)) {
             place = candidate.clone();
             self.evidence.push(format!(
                 "With CUDA_LAUNCH_BLOCKING=1 the error is raised at {}, which is one of the candidates.",
                 place.short()
             ));
+        } else if self.confidence == Confidence::Candidates {
+            // The recorder saw which launches did not complete; a run that waits may fail elsewhere.
+            self.evidence.push(format!(
+                "With CUDA_LAUNCH_BLOCKING=1 the error is raised at {}, which is none of the candidates.",
+                place.short()
+            ));
+            return;
         } else {
             self.evidence.push(format!(
                 "With CUDA_LAUNCH_BLOCKING=1 each launch is waited for, and the error is raised at {}.",
@@ -485,11 +497,6 @@ impl Knowledge {
             )
         })
     }
-
-    /// Is the kernel that is known the one that was launched at the place?
-    pub fn kernel_agrees(&self, name: &str) -> bool {
-        self.kernel.as_ref().is_some_and(|kernel| same_kernel(&kernel.name, name) == Some(true))
-    }
 }
 
 fn host_place(frame: &format::Frame) -> Place {
@@ -528,7 +535,7 @@ fn notices(observed: &Observed) -> Vec<String> {
     }
     let faults = observed.faults();
     for (pid, fault) in faults.iter().skip(1) {
-        let line = fault.culprits.first().and_then(|l| places_of(l, "").first().map(Place::short));
+        let line = fault.culprits.first().and_then(|l| place_of(l, "").as_ref().map(Place::short));
         all.push(format!(
             "Process {pid} reported {} too{}.",
             fault.name,

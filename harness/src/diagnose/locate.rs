@@ -35,31 +35,31 @@ fn related(role: &str, frame: &Frame) -> Related {
     }
 }
 
-/// The lines that a launch stands for: mostly one; several for a kernel that was fused from several lines; none where
-/// no frame of the user's is known.
-pub fn places_of(launch: &Launch, by: &str) -> Vec<Place> {
-    let mut places = lines_of(launch, by);
-    let kernel = kernel_of(launch);
-    for place in &mut places {
-        place.kernel = Some(kernel.clone());
-    }
-    places
+/// The line that a launch stands for; `None` where no frame of the user's is known.
+pub fn place_of(launch: &Launch, by: &str) -> Option<Place> {
+    let place = line_of(launch, by)?;
+    Some(Place { kernel: Some(kernel_of(launch)), ..place })
 }
 
-fn lines_of(launch: &Launch, by: &str) -> Vec<Place> {
+fn line_of(launch: &Launch, by: &str) -> Option<Place> {
     let own = user_frame(&launch.frames);
     let callers = |frames: &[Frame], of: Option<&Frame>| -> Vec<Related> {
         let users = frames.iter().filter(|f| f.user && f.line > 0);
         users.filter(|f| Some(*f) != of).take(CALLERS).map(|f| related("called from", f)).collect()
     };
-    if !launch.source.is_empty() {
-        let role = "is part of the generated kernel that faulted";
-        let calls: Vec<Related> = callers(&launch.frames, None);
-        let place = |frame: &Frame| Place {
-            related: calls.clone(),
-            ..bare_place(&frame.file, frame.line, &frame.function, role, by)
-        };
-        return launch.source.iter().map(place).collect();
+    // The likeliest to fault comes first.
+    if let Some((first, others)) = launch.source.split_first() {
+        let role = "is compiled into the generated kernel that faulted";
+        let mut place = bare_place(&first.file, first.line, &first.function, role, by);
+        let mut fused: Vec<&Frame> = Vec::new();
+        for frame in others {
+            if frame.line != first.line && !fused.iter().any(|f| (&f.file, f.line) == (&frame.file, frame.line)) {
+                fused.push(frame);
+            }
+        }
+        place.related = fused.into_iter().map(|frame| related("fused with", frame)).collect();
+        place.related.extend(callers(&launch.frames, None));
+        return Some(place);
     }
     if let Some(node) = &launch.node {
         let captured = user_frame(&node.captured.frames);
@@ -71,21 +71,18 @@ fn lines_of(launch: &Launch, by: &str) -> Vec<Place> {
             let mut place =
                 bare_place(&frame.file, frame.line, &frame.function, "replayed the graph whose node faulted", by);
             place.related = capture.into_iter().chain(callers(&launch.frames, own)).collect();
-            return vec![place];
+            return Some(place);
         }
-        return captured
-            .map(|f| bare_place(&f.file, f.line, &f.function, "captured the graph node that faulted", by))
-            .into_iter()
-            .collect();
+        return captured.map(|f| bare_place(&f.file, f.line, &f.function, "captured the graph node that faulted", by));
     }
     if let Some(forward) = &launch.forward
-        && let Some(frame) = user_frame(&forward.frames).filter(|_| own.is_none() || in_engine(&launch.frames))
+        && let Some(frame) = user_frame(&forward.frames).filter(|_| own.is_none() || format::is_engine(&launch.frames))
     {
         let role = format!("is the forward call whose backward ({}) faulted", forward.node);
         let mut place = bare_place(&frame.file, frame.line, &frame.function, &role, by);
         place.related = own.map(|own| related("backward was started at", own)).into_iter().collect();
         place.related.extend(callers(&forward.frames, Some(frame)));
-        return vec![place];
+        return Some(place);
     }
     if let Some(frame) = own {
         let role = match launch.kind.as_str() {
@@ -96,20 +93,13 @@ fn lines_of(launch: &Launch, by: &str) -> Vec<Place> {
         };
         let mut place = bare_place(&frame.file, frame.line, &frame.function, role, by);
         place.related = callers(&launch.frames, own);
-        return vec![place];
+        return Some(place);
     }
-    let native = launch.native.iter().find_map(|frame| {
+    launch.native.iter().find_map(|frame| {
         let (file, line) = (frame.file.as_ref()?, frame.line?);
         let system = ["/usr/", "/build/"].iter().any(|root| file.starts_with(root));
         (!system).then(|| bare_place(file, line, &frame.function, "launched the kernel that faulted", by))
-    });
-    native.into_iter().collect()
-}
-
-/// Does this thread only run autograd's engine?
-fn in_engine(frames: &[Frame]) -> bool {
-    frames.first().is_some_and(|frame| !frame.user && frame.file.contains("/torch/") && frame.file.contains("autograd"))
-        || frames.first().is_some_and(|frame| !frame.user && frame.file.ends_with("/torch/_tensor.py"))
+    })
 }
 
 /// The kernel of a launch; of a graph's launch the node's.
@@ -181,7 +171,7 @@ pub fn around(fault: &Fault) -> Vec<Launched> {
             kernel: kernel_of(launch).name,
             state: launch.state.clone(),
             stream: launch.stream,
-            place: places_of(launch, "").first().map(Place::short),
+            place: place_of(launch, "").as_ref().map(Place::short),
             culprit: culprits.contains(&launch.seq),
         })
         .collect()
@@ -313,11 +303,11 @@ mod tests {
         let mut l = launch(7, "gather", &[]);
         l.frames =
             vec![frame("/v/site-packages/torch/f.py", 9, false), frame("/j/m.py", 4, true), frame("/j/t.py", 8, true)];
-        let places = places_of(&l, "recorder");
-        assert_eq!((places[0].short(), places[0].related[0].line), ("m.py:4".into(), 8));
-        assert_eq!(places[0].kernel.as_ref().and_then(|k| k.launch), Some(7));
+        let place = place_of(&l, "recorder").unwrap();
+        assert_eq!((place.short(), place.related[0].line), ("m.py:4".into(), 8));
+        assert_eq!(place.kernel.as_ref().and_then(|k| k.launch), Some(7));
         l.frames.clear();
-        assert!(places_of(&l, "recorder").is_empty());
+        assert!(place_of(&l, "recorder").is_none());
     }
 
     #[test]
@@ -330,14 +320,15 @@ mod tests {
             kernel: "nll_loss_forward".into(),
         };
         l.forward = Some(Box::new(forward));
-        assert_eq!(places_of(&l, "recorder")[0].short(), "t.py:5");
+        assert_eq!(place_of(&l, "recorder").unwrap().short(), "t.py:5");
         // The engine runs below the call of backward.
         l.frames = vec![frame("/v/site-packages/torch/autograd/graph.py", 1, false), frame("/j/t.py", 6, true)];
-        let place = &places_of(&l, "recorder")[0];
+        l.frames[0].function = "_engine_run_backward".into();
+        let place = &place_of(&l, "recorder").unwrap();
         assert_eq!((place.short(), place.related[0].line), ("t.py:5".into(), 6));
         // A `Function.backward` of the user's launches by itself.
         l.frames = vec![frame("/j/op.py", 2, true)];
-        assert_eq!(places_of(&l, "recorder")[0].short(), "op.py:2");
+        assert_eq!(place_of(&l, "recorder").unwrap().short(), "op.py:2");
     }
 
     #[test]
@@ -346,19 +337,20 @@ mod tests {
         l.kind = "graph".into();
         let captured = launch(3, "index_copy", &[("/j/t.py", 13)]);
         l.node = Some(Box::new(format::Node { index: 1, of: 4, captured }));
-        let place = &places_of(&l, "recorder")[0];
+        let place = &place_of(&l, "recorder").unwrap();
         assert_eq!((place.short(), place.related[0].line), ("t.py:31".into(), 13));
         assert_eq!(place.kernel.as_ref().map(|k| k.name.as_str()), Some("index_copy"));
         l.frames.clear();
-        assert_eq!(places_of(&l, "recorder")[0].short(), "t.py:13");
+        assert_eq!(place_of(&l, "recorder").unwrap().short(), "t.py:13");
     }
 
     #[test]
     fn a_fused_kernel_stands_for_all_its_lines() {
         let mut l = launch(12, "triton_poi_fused_0", &[("/j/t.py", 24)]);
-        l.source = vec![frame("/j/t.py", 13, true), frame("/j/t.py", 14, true)];
-        let lines: Vec<u32> = places_of(&l, "recorder").iter().map(|p| p.line).collect();
-        assert_eq!(lines, [13, 14]);
+        l.source = vec![frame("/j/t.py", 14, true), frame("/j/t.py", 13, true), frame("/j/t.py", 13, true)];
+        let place = place_of(&l, "recorder").unwrap();
+        let related: Vec<(&str, u32)> = place.related.iter().map(|r| (r.role.as_str(), r.line)).collect();
+        assert_eq!((place.line, related), (14, vec![("fused with", 13), ("called from", 24)]));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 pub mod advice;
 pub mod classify;
 pub mod command;
+pub mod compiled;
 pub mod escalate;
 pub mod knowledge;
 pub mod locate;

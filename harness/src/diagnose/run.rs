@@ -8,13 +8,13 @@ use jiff::Timestamp;
 use thiserror::Error;
 use tokio::sync::watch;
 
-use super::command;
 use super::escalate::{self, Planned, StepId};
 use super::knowledge::{Knowledge, Seen};
-use super::model::{Confidence, Diagnosis, HostFacts, Outcome, SCHEMA_VERSION, Step};
+use super::model::{Confidence, Diagnosis, HostFacts, Origin, Outcome, Place, SCHEMA_VERSION, Step};
 use super::observe::{self, Observed, Process};
 use super::source::{self, ReadSource};
 use super::{advice, locate};
+use super::{command, compiled};
 use crate::backend::probe;
 use crate::backend::user::{self, Ended, UserCommand, UserCommandError};
 use crate::capture::{Capture, Exit, Meta, Provenance};
@@ -290,8 +290,8 @@ impl Flow<'_> {
             return Err(DiagnoseError::Infra(format!("there is no tool for {}", step.id())));
         };
         let mut command = command::under(tool, &request.argv, step.mode(), &work, programs);
-        if step == StepId::Recorder {
-            // A signal that kills the interpreter then leaves its stack. The user's own setting goes first.
+        if step == StepId::Faulthandler {
+            // Not in the first run: its handler of SIGABRT would stand before the recorder's.
             command.env.insert("PYTHONFAULTHANDLER".into(), "1".into());
         }
         let recorder = match (step.markers(), &request.recorder) {
@@ -513,11 +513,24 @@ pub(super) fn conclude(known: Knowledge, request: &Request, started: Timestamp, 
     }
 }
 
-/// Where the names on the line got their values; for a graph those of the line that was captured.
-fn origins_of(place: &super::model::Place, read: &ReadSource<'_>) -> Vec<super::model::Origin> {
+/// Where the names on the line got their values; for a graph those of the line that was captured. A name may be a
+/// parameter: then the callers' lines say more.
+fn origins_of(place: &Place, read: &ReadSource<'_>) -> Vec<Origin> {
+    /// More are not read.
+    const LISTED: usize = 12;
     let captured = place.related.iter().find(|related| related.role.contains("captured at"));
-    let (file, line) = captured.map_or((&place.file, place.line), |related| (&related.file, related.line));
-    read(file).map(|text| source::origins(file, &text, line)).unwrap_or_default()
+    let first = captured.map_or((&place.file, place.line), |related| (&related.file, related.line));
+    let callers = place.related.iter().filter(|r| r.role == "called from").map(|r| (&r.file, r.line));
+    let mut all: Vec<Origin> = Vec::new();
+    for (file, line) in std::iter::once(first).chain(callers) {
+        for origin in read(file).map(|text| source::origins(file, &text, line)).unwrap_or_default() {
+            if !all.iter().any(|o| (&o.file, o.line) == (&origin.file, origin.line)) {
+                all.push(origin);
+            }
+        }
+    }
+    all.truncate(LISTED);
+    all
 }
 
 /// Ends when a process reports a hang of its device.
@@ -536,11 +549,13 @@ fn read_reports(folder: &Path) -> Vec<Process> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if observe::is_record_file(&name) {
+        if observe::is_record_file(&name) || compiled::is_kernel_file(&name) {
             files.insert(name, read_capped(&entry.path(), REPORT_CAP).unwrap_or_default());
         }
     }
-    observe::processes(&files)
+    let mut processes = observe::processes(&files);
+    compiled::join(&mut processes, &files);
+    processes
 }
 
 fn read_capped(path: &Path, cap: u64) -> Option<Vec<u8>> {
@@ -596,8 +611,11 @@ fn absolute(cwd: &Path, argv: &[String]) -> Vec<String> {
 }
 
 fn facts(host: Option<&Host>, observed: &Observed) -> HostFacts {
-    let python = observed.recorded.iter().find_map(|p| p.start.as_ref()).map(|s| s.python.clone());
-    let python = python.filter(|version| !version.is_empty());
+    // `CPython 3.11.7, frames by table`
+    let python = observed.recorded.iter().find_map(|p| p.start.as_ref()).and_then(|start| {
+        let mut words = start.python.split([' ', ',']);
+        words.find(|word| word.starts_with(|c: char| c.is_ascii_digit())).map(String::from)
+    });
     let Some(host) = host else {
         let driver = observed.recorded.iter().find_map(|p| p.start.as_ref()).map(|s| s.driver_version);
         let cuda = driver.filter(|v| *v > 0).map(|v| format!("{}.{}", v / 1000, v % 1000 / 10));

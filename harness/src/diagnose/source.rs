@@ -60,8 +60,9 @@ pub fn origins(file: &str, text: &str, line: u32) -> Vec<Origin> {
     let mut found = Vec::new();
     for name in names(&statement).into_iter().take(NAMES) {
         let Some(writes) = writes(&name) else { continue };
-        let mut places: Vec<usize> =
-            (0..lines.len()).filter(|n| *n != at && writes.is_match(code(lines[*n]))).collect();
+        let mut places: Vec<usize> = (0..lines.len())
+            .filter(|n| *n != at && !is_import(lines[*n]) && writes.is_match(code(lines[*n])))
+            .collect();
         places.sort_by_key(|n| (*n > at, n.abs_diff(at)));
         found.extend(places.into_iter().take(EACH).map(|n| Origin {
             name: name.clone(),
@@ -93,6 +94,11 @@ fn statement(lines: &[&str], at: usize) -> String {
         }
     }
     text
+}
+
+/// A module is no value.
+fn is_import(line: &str) -> bool {
+    line.trim_start().starts_with("import ") || line.trim_start().starts_with("from ")
 }
 
 /// A line without its comment. A `#` in a string ends it too early, which loses a name and invents none.
@@ -141,7 +147,7 @@ mod tests {
     use super::*;
 
     const PROGRAM: &str = "\
-import torch
+import torch as raw
 raw = torch.tensor([1, 2, 0])
 net = make(8)
 x = torch.randn(12, 8)

@@ -4,7 +4,8 @@
 // concurrent, events order them. The name of a kernel says what it does (see `behaviour`). A fault happens when the
 // kernel runs: what has not finished in its context never does, and every later call there returns the error.
 //
-// Objects are never freed: a late use is then an error code and not a crash of the fake.
+// Objects are never freed: a late use is then an error code and not a crash of the fake. But as the real driver does, it
+// gives the address of a destroyed one to the next.
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -48,7 +49,8 @@ struct work {
     CUhostFn function;
     void *data;
     // GRAPH
-    struct CUgraphExec_st *exec;
+    struct work *nodes;
+    size_t count;
     // WAIT
     struct CUstream_st *stream;
     uint64_t until;
@@ -63,12 +65,14 @@ struct CUgraphNode_st {
 };
 
 struct CUgraph_st {
+    struct CUgraph_st *next;
     struct CUgraphNode_st *first, **last;
     size_t count;
     bool destroyed;
 };
 
 struct CUgraphExec_st {
+    struct CUgraphExec_st *next;
     struct work *nodes;
     size_t count;
     bool destroyed;
@@ -142,6 +146,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t progress; // work finished, a context died, memory changed
 static struct memory *memories;
 static struct capture *captures;
+static struct CUgraphExec_st *execs;
+static CUgraph graphs;
 static struct CUctx_st *primary[DEVICES];
 static uint32_t contexts;
 static uint64_t stream_ids, capture_ids, ordinals;
@@ -295,8 +301,8 @@ static bool execute(CUcontext context, struct work *work) {
         pthread_mutex_lock(&lock);
         break;
     case GRAPH:
-        for (size_t i = 0; i < work->exec->count; i++) {
-            struct work *node = &work->exec->nodes[i];
+        for (size_t i = 0; i < work->count; i++) {
+            struct work *node = &work->nodes[i];
             if (fault && node->ordinal) return die(context, node, fault), false;
             if (!execute(context, node)) return false;
         }
@@ -894,8 +900,17 @@ API4(cuStreamWriteValue64_v2, WORK, CUstream, stream, CUdeviceptr, addr, cuuint6
 
 static CUresult stream_create(CUstream *stream, unsigned flags) {
     if (!stream || flags & ~(unsigned)CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+    CUcontext context = stack[depth];
+    for (CUstream old = context->streams; old; old = old->next) {
+        if (!old->destroyed || old->completed < old->enqueued) continue;
+        old->destroyed = false;
+        old->id = ++stream_ids;
+        old->flags = flags;
+        *stream = old;
+        return CUDA_SUCCESS;
+    }
     *stream = calloc(1, sizeof **stream);
-    stream_start(*stream, stack[depth], flags);
+    stream_start(*stream, context, flags);
     return CUDA_SUCCESS;
 }
 
@@ -1140,6 +1155,21 @@ LAUNCH_EX(cuLaunchKernelEx_ptsz, true)
 
 // ---- Graphs ----
 
+static CUgraph graph_new(void) {
+    CUgraph graph = graphs;
+    while (graph && !graph->destroyed) graph = graph->next;
+    if (!graph) {
+        graph = calloc(1, sizeof *graph);
+        graph->next = graphs;
+        graphs = graph;
+    }
+    graph->destroyed = false;
+    graph->first = NULL;
+    graph->last = &graph->first;
+    graph->count = 0;
+    return graph;
+}
+
 static CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode) {
     CUresult result = resolve(&stream, false);
     if (result) return result;
@@ -1151,8 +1181,7 @@ static CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode) {
     capture->origin = stream;
     capture->mode = mode;
     capture->thread = pthread_self();
-    capture->graph = calloc(1, sizeof *capture->graph);
-    capture->graph->last = &capture->graph->first;
+    capture->graph = graph_new();
     capture->next = captures;
     captures = capture;
     stream->place = (struct place){.capture = capture};
@@ -1217,8 +1246,16 @@ static CUresult exchange_mode(CUstreamCaptureMode *mode) {
 
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph) {
     if (!exec || !graph || graph->destroyed) return CUDA_ERROR_INVALID_VALUE;
-    *exec = calloc(1, sizeof **exec);
-    (*exec)->nodes = calloc(graph->count + 1, sizeof *(*exec)->nodes);
+    *exec = execs;
+    while (*exec && !(*exec)->destroyed) *exec = (*exec)->next;
+    if (!*exec) {
+        *exec = calloc(1, sizeof **exec);
+        (*exec)->next = execs;
+        execs = *exec;
+    }
+    (*exec)->destroyed = false;
+    (*exec)->nodes = calloc(graph->count + 1, sizeof *(*exec)->nodes); // replays of the old one may still use theirs
+    (*exec)->count = 0;
     for (CUgraphNode node = graph->first; node; node = node->next) (*exec)->nodes[(*exec)->count++] = node->work;
     return CUDA_SUCCESS;
 }
@@ -1233,7 +1270,7 @@ static CUresult graph_launch(CUgraphExec exec, CUstream stream) {
     CUresult result = resolve(&stream, false);
     if (result) return result;
     if (!exec || exec->destroyed) return CUDA_ERROR_INVALID_VALUE;
-    struct work work = {.kind = GRAPH, .exec = exec};
+    struct work work = {.kind = GRAPH, .nodes = exec->nodes, .count = exec->count};
     if (capturing(stream)) return CUDA_ERROR_NOT_SUPPORTED; // of the fake: a graph within a graph
     return enqueue(stream, &work, true, NULL);
 }
