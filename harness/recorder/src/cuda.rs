@@ -201,19 +201,25 @@ impl Driver {
         })
     }
 
+    /// Runs something with a context current.
+    pub(crate) fn within<T>(&self, context: Context, run: impl FnOnce() -> T) -> Option<T> {
+        // SAFETY: the caller holds the lock under which contexts are forgotten before they are destroyed.
+        if unsafe { (self.functions.push)(context as *mut c_void) } != 0 {
+            return None;
+        }
+        let result = run();
+        let mut popped = std::ptr::null_mut();
+        // SAFETY: what was pushed above.
+        unsafe { (self.functions.pop)(&raw mut popped) };
+        Some(result)
+    }
+
     /// The sticky error of a context, by its probe event; 0 if there is none.
     pub(crate) fn health(&self, context: Context, event: usize) -> i32 {
         self.relaxed(|f| {
-            // SAFETY: the caller holds the lock under which contexts are forgotten before they are destroyed.
-            if unsafe { (f.push)(context as *mut c_void) } != 0 {
-                return 0;
-            }
             // SAFETY: the event belongs to the context.
-            let rc = unsafe { (f.event_query)(event as *mut c_void) };
-            let mut popped = std::ptr::null_mut();
-            // SAFETY: what was pushed above.
-            unsafe { (f.pop)(&raw mut popped) };
-            if rc == NOT_READY { 0 } else { rc }
+            let rc = self.within(context, || unsafe { (f.event_query)(event as *mut c_void) });
+            rc.filter(|rc| *rc != NOT_READY).unwrap_or(0)
         })
     }
 

@@ -374,6 +374,22 @@ impl Recorder {
         }
     }
 
+    /// Before the process ends: marks what has no marker yet, so that its end can be waited for.
+    pub(crate) fn mark_the_rest(&self) {
+        if self.config.markers != Markers::Adaptive || self.captures.any() {
+            return;
+        }
+        // With the lock held: a stream or context is forgotten before it is destroyed.
+        let inner = self.streams.lock();
+        for slot in inner.slots.iter().filter(|s| s.stream.is_open() && s.unmarked.load(Ordering::Relaxed) > 0) {
+            let alive = inner.contexts.iter().any(|seen| seen.context == slot.stream.context && !seen.faulted);
+            if alive {
+                let issued = slot.stream.issued.load(Ordering::Relaxed);
+                self.driver.within(slot.stream.context, || self.mark(slot, issued));
+            }
+        }
+    }
+
     /// The host has waited, without an error: what was launched before is done, markers or not.
     fn waited(&self, call: &Call<'_>) {
         let upto = call.correlation();

@@ -117,6 +117,11 @@ impl Slot {
         self.word.is_some_and(|word| word.value() == marked)
     }
 
+    /// Whether a marker is on its way: something is running, or waits to.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.completed() < self.marked.load(Ordering::Relaxed)
+    }
+
     /// Marks the completion of everything up to `seq`.
     pub(crate) fn mark(&self, driver: &Driver, seq: u64) -> Result<(), i32> {
         let word = self.word.ok_or(0)?;
@@ -318,9 +323,14 @@ impl Streams {
 }
 
 impl Known {
+    /// Whether the handle still means this stream.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Relaxed)
+    }
+
     fn is(&self, context: Context, stream: Stream, owner: i32) -> bool {
         let same = self.context == context && self.handle == stream && self.thread == owner;
-        same && !self.closed.load(Ordering::Relaxed)
+        same && self.is_open()
     }
 
     fn close(&self) {
