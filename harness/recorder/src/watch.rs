@@ -151,7 +151,7 @@ fn check(recorder: &Recorder, who: &str) {
         }
     }
     if let Some((code, context)) = dead {
-        recorder.reporter.fault(recorder, code, who, context);
+        recorder.reporter.fault(recorder, code, who, context, None);
     }
 }
 
