@@ -529,7 +529,7 @@ fn the_error_surfaces_in_a_call_that_keeps_the_gil() {
 fn a_fault_before_the_launch_has_returned() {
     for first in [&[][..], &["first"]] {
         let outcome = session("late_return.py").args(first).env("FAKE_SLOW_RETURN", "50000").run();
-        exact(&outcome, 700, "cuStreamQuery");
+        exact(&outcome, 700, "cuStreamSynchronize");
     }
 }
 

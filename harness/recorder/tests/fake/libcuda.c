@@ -960,6 +960,11 @@ static CUresult stream_id(CUstream stream, unsigned long long *id) {
     return result ? result : GIVE(id, stream->id);
 }
 
+static CUresult stream_flags(CUstream stream, unsigned *flags) {
+    CUresult result = resolve(&stream, false);
+    return result ? result : GIVE(flags, stream->flags);
+}
+
 static CUresult stream_wait(CUstream stream, CUevent event) {
     CUresult result = resolve(&stream, false);
     if (result) return result;
@@ -1036,6 +1041,7 @@ API1(cuStreamSynchronize, WORK | UNSAFE, CUstream, hStream, stream_synchronize(h
 API1(cuStreamQuery, WORK | UNSAFE, CUstream, hStream, stream_query(hStream))
 API2(cuStreamGetCtx, INITIALISED, CUstream, hStream, CUcontext *, pctx, stream_context(hStream, pctx))
 API2(cuStreamGetId, WORK, CUstream, hStream, unsigned long long *, streamId, stream_id(hStream, streamId))
+API2(cuStreamGetFlags, WORK, CUstream, hStream, unsigned int *, flags, stream_flags(hStream, flags))
 API3(cuStreamWaitEvent, WORK, CUstream, hStream, CUevent, hEvent, unsigned int, Flags, stream_wait(hStream, hEvent))
 API2(cuEventCreate, WORK, CUevent *, phEvent, unsigned int, Flags, event_create(phEvent))
 API2(cuEventRecord, WORK, CUevent, hEvent, CUstream, hStream, event_record(hEvent, hStream))

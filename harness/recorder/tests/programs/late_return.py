@@ -19,7 +19,7 @@ def poll():
     cuda.init()
     try:
         while True:
-            other.query()  # SURFACE
+            other.synchronize()  # SURFACE
     except cuda.Error:
         pass
 
