@@ -168,7 +168,7 @@ static _Thread_local uint64_t last_ordinal;
 static struct {
     int devices, driver_version;
     bool markers, pinned_memory;
-    unsigned slow_launch, fault_delay;
+    unsigned slow_launch, slow_return, fault_delay;
     uint64_t fault_at, fault_execution;
     CUresult fault_code;
     const char *truth;
@@ -192,6 +192,7 @@ static void read_knobs(void) {
     knobs.markers = !is("FAKE_MARKERS", "unsupported");
     knobs.pinned_memory = !is("FAKE_PINNED", "none");
     knobs.slow_launch = number("FAKE_SLOW_LAUNCH", 0);
+    knobs.slow_return = number("FAKE_SLOW_RETURN", 0);
     knobs.fault_delay = number("FAKE_FAULT_DELAY", 0);
     knobs.fault_code = (CUresult)number("FAKE_FAULT_CODE", CUDA_ERROR_ASSERT);
     knobs.truth = getenv("FAKE_TRUTH");
@@ -454,6 +455,14 @@ static void wait_for(CUstream stream, CUstream other) {
     append(stream, &(struct work){.kind = WAIT, .stream = other, .until = other->enqueued});
 }
 
+// Lets other threads at the driver for a while.
+static void linger(unsigned microseconds) {
+    if (!microseconds) return;
+    pthread_mutex_unlock(&lock);
+    usleep(microseconds);
+    pthread_mutex_lock(&lock);
+}
+
 // Hands work to a stream, or to the graph that the stream captures.
 static CUresult enqueue(CUstream stream, struct work *work, bool counts, CUgraphNode *node) {
     CUcontext context = stream->context;
@@ -471,11 +480,7 @@ static CUresult enqueue(CUstream stream, struct work *work, bool counts, CUgraph
         if (node) *node = added;
         return CUDA_SUCCESS;
     }
-    if (knobs.slow_launch && counts) {
-        pthread_mutex_unlock(&lock);
-        usleep(knobs.slow_launch);
-        pthread_mutex_lock(&lock);
-    }
+    if (counts) linger(knobs.slow_launch);
     while (stream->queued >= QUEUE && !context->error) pthread_cond_wait(&progress, &lock);
     if (context->error) return context->error;
     if (stream == &context->legacy) {
@@ -486,6 +491,7 @@ static CUresult enqueue(CUstream stream, struct work *work, bool counts, CUgraph
         wait_for(stream, &context->legacy);
     }
     append(stream, work);
+    if (counts) linger(knobs.slow_return);
     return CUDA_SUCCESS;
 }
 
@@ -954,6 +960,11 @@ static CUresult stream_id(CUstream stream, unsigned long long *id) {
     return result ? result : GIVE(id, stream->id);
 }
 
+static CUresult stream_flags(CUstream stream, unsigned *flags) {
+    CUresult result = resolve(&stream, false);
+    return result ? result : GIVE(flags, stream->flags);
+}
+
 static CUresult stream_wait(CUstream stream, CUevent event) {
     CUresult result = resolve(&stream, false);
     if (result) return result;
@@ -1030,6 +1041,7 @@ API1(cuStreamSynchronize, WORK | UNSAFE, CUstream, hStream, stream_synchronize(h
 API1(cuStreamQuery, WORK | UNSAFE, CUstream, hStream, stream_query(hStream))
 API2(cuStreamGetCtx, INITIALISED, CUstream, hStream, CUcontext *, pctx, stream_context(hStream, pctx))
 API2(cuStreamGetId, WORK, CUstream, hStream, unsigned long long *, streamId, stream_id(hStream, streamId))
+API2(cuStreamGetFlags, WORK, CUstream, hStream, unsigned int *, flags, stream_flags(hStream, flags))
 API3(cuStreamWaitEvent, WORK, CUstream, hStream, CUevent, hEvent, unsigned int, Flags, stream_wait(hStream, hEvent))
 API2(cuEventCreate, WORK, CUevent *, phEvent, unsigned int, Flags, event_create(phEvent))
 API2(cuEventRecord, WORK, CUevent, hEvent, CUstream, hStream, event_record(hEvent, hStream))

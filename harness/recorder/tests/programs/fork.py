@@ -16,7 +16,7 @@ cuda.synchronize()
 child = os.fork()
 if child == 0:
     os._exit(7)
-print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 child = os.fork()
 if child == 0:
@@ -25,10 +25,10 @@ if child == 0:
     except cuda.Error as error:
         os._exit(error.code)
     os._exit(0)
-print("cuda in a child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print("cuda in a child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 
 with multiprocessing.get_context("fork").Pool(2) as pool:
-    print(pool.map(square, range(5)))
+    print(pool.map(square, range(5)), flush=True)
 
 cuda.launch("fault_assert", microseconds=5000)  # FAULT
 child = os.fork()  # while the fault is in flight

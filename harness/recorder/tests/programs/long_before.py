@@ -13,5 +13,4 @@ for _ in range(500):
 for _ in range(4000):
     cuda.launch("scale", stream=other)
 gate.fill(1, stream=other)
-other.synchronize()
 faulty.synchronize()  # SURFACE

@@ -29,7 +29,7 @@ int main(void) {
     CUfunction function;
     unsigned long long good, bad;
     if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) return 2;
-    if (cuModuleLoadData(&module, "") || cuModuleGetFunction(&function, module, "_Z6gatherPj_fault_assert")) return 2;
+    if (cuModuleLoadData(&module, "") || cuModuleGetFunction(&function, module, "_Z19gather_fault_assertPj")) return 2;
     if (cuMemAlloc_v2(&good, 4) || cuMemAlloc_v2(&bad, 4)) return 2;
     cuMemsetD8Async(good, 0, 4, NULL);
     cuMemsetD8Async(bad, 1, 4, NULL);

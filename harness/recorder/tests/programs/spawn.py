@@ -11,7 +11,7 @@ def worker(rank):
     cuda.launch("scale")
     if rank == 1:
         cuda.launch("fault_illegal", microseconds=1000)  # FAULT
-    cuda.synchronize()
+    cuda.synchronize()  # SURFACE
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ def work(number):
             cuda.launch("fault_assert", microseconds=300, stream=stream)  # FAULT
         else:
             cuda.launch("vectorized_elementwise_kernel", microseconds=300, stream=stream)
-    stream.synchronize()
+    stream.synchronize()  # SURFACE
 
 
 def guarded(number):
