@@ -215,10 +215,14 @@ pub(crate) fn locate<L: PartialEq>(
             evidence.push("only a kernel that contains an assertion can raise this error".to_string());
         }
     }
-    if let (true, Some(call)) = (suspects.is_empty(), &failing) {
+    if let Some(call) = &failing
+        && suspects.iter().all(|launch| launch.stream != call.stream)
+    {
         suspects.push(call);
-        evidence
-            .push("the failing call itself waits for the device, and everything before it had completed".to_string());
+        evidence.push(
+            "the failing call itself waits for the device, and everything before it in its stream had completed"
+                .to_string(),
+        );
     }
     // What follows indices is likelier than what does not; of two such, the earlier.
     suspects.sort_by_key(|launch| (!is_risky(launch), launch.seq));

@@ -536,15 +536,21 @@ pub(crate) fn forget_thread() {
     let _ = THREAD.try_with(|cached| cached.set(0));
 }
 
-/// Return addresses of the calling thread, the recorder's own included.
+/// Return addresses of the calling thread, from the program's call into the driver outwards.
 fn native_stack() -> crate::ring::Addresses {
+    static MACHINERY: OnceLock<Vec<(usize, usize)>> = OnceLock::new();
+    // Told by the object, not by the symbol: the driver has none.
+    let machinery =
+        MACHINERY.get_or_init(|| crate::dl::ranges_of(&["libfaultlab_recorder", "libcupti.so", "libcuda.so"]));
     let mut addresses = [0; 20];
-    let mut filled = 0;
+    let (mut filled, mut inside) = (0, true);
     // SAFETY: not called from a signal handler, and not from two frames of the same thread at once.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
-            if let Some(place) = addresses.get_mut(filled) {
-                *place = frame.ip() as usize;
+            let address = frame.ip() as usize;
+            inside = inside && machinery.iter().any(|(from, to)| (*from..*to).contains(&address));
+            if !inside {
+                addresses[filled] = address;
                 filled += 1;
             }
             filled < addresses.len()

@@ -458,13 +458,10 @@ fn python_frames(recorder: &Recorder, frames: &crate::python::Frames) -> Vec<Fra
     frames.frames.iter().take(frames.len.into()).map(|frame| python.resolve(*frame)).collect()
 }
 
-/// Symbols and lines of return addresses, without the recorder's own and those of CUPTI and the driver.
+/// Symbols and lines of return addresses.
 fn native_frames(addresses: &ring::Addresses) -> Vec<NativeFrame> {
-    let addresses: Vec<usize> = addresses.iter().copied().take_while(|a| *a != 0).collect();
-    // Told by the object, not by the symbol: the driver has none.
-    let skip = addresses.iter().rposition(|address| is_machinery(*address)).map_or(0, |at| at + 1);
     let mut frames = Vec::new();
-    for address in &addresses[skip..] {
+    for address in addresses.iter().take_while(|address| **address != 0) {
         // A return address is behind the call; the line wanted is that of the call.
         backtrace::resolve((address - 1) as *mut std::ffi::c_void, |symbol| {
             frames.push(NativeFrame {
@@ -475,21 +472,6 @@ fn native_frames(addresses: &ring::Addresses) -> Vec<NativeFrame> {
         });
     }
     frames
-}
-
-/// Whether an address is in the recorder, in CUPTI or in the driver.
-fn is_machinery(address: usize) -> bool {
-    // SAFETY: a zeroed structure is a valid one to be filled.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for; the name is a string of the loader's, alive as long as the library.
-    let file = unsafe {
-        if libc::dladdr(address as *const std::ffi::c_void, &raw mut info) == 0 || info.dli_fname.is_null() {
-            return false;
-        }
-        std::ffi::CStr::from_ptr(info.dli_fname).to_string_lossy()
-    };
-    let name = file.rsplit('/').next().unwrap_or_default();
-    ["libfaultlab_recorder", "libcupti.so", "libcuda.so"].iter().any(|machinery| name.starts_with(machinery))
 }
 
 /// A name for people: demangled, without the argument list.
