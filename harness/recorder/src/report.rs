@@ -384,8 +384,14 @@ impl<'a> View<'a> {
         node.stream = described.stream;
         node.seq = 0;
         self.join(recorder, &captured.launch, &mut node, evidence);
-        described.node =
-            Some(Box::new(Node { index: *place, of: u32::try_from(of).unwrap_or(u32::MAX), captured: node }));
+        let mut others: Vec<Frame> = Vec::new();
+        for (_, other) in suspects.iter().filter(|(other, _)| other != place) {
+            let other = self.describe(recorder, &other.launch, false);
+            others.extend(other.place().filter(|frame| !others.contains(*frame)).cloned());
+        }
+        others.truncate(MOST_CULPRITS);
+        let of = u32::try_from(of).unwrap_or(u32::MAX);
+        described.node = Some(Box::new(Node { index: *place, of, captured: node, suspects: others }));
     }
 
     /// The line that a launch stands for, to tell whether several candidates are of one.
