@@ -554,11 +554,12 @@ mod tests {
         assert!(Python::detect().is_none());
     }
 
-    fn reader(layout: Layout) -> Reader {
+    fn reader(version: u32) -> Reader {
         unsafe extern "C" fn somewhere() -> usize {
             0x4000
         }
         let types = Types { code: 0x2000, text: 0x2008, bytes: 0x2010 };
+        let layout = table(version);
         Reader { layout, published: false, types, runtime: 0x1000, this_thread: somewhere, main_interpreter: somewhere }
     }
 
@@ -579,17 +580,17 @@ mod tests {
         };
         let unreadable = |layout| Err(NoReader::Layout(layout));
         for (version, reader, state, readable, text) in [
-            (0x030c_03f0, Ok(reader(table(0x030c_03f0))), UNCHECKED, true, "CPython 3.12.3, frames by table"),
+            (0x030c_03f0, Ok(reader(0x030c_03f0)), UNCHECKED, true, "CPython 3.12.3, frames by table"),
             (
                 0x030d_00f0,
-                Ok(Reader { published: true, ..reader(table(0x030c_03f0)) }),
+                Ok(Reader { published: true, ..reader(0x030c_03f0) }),
                 CHECKED,
                 true,
                 "CPython 3.13.0, frames by published debug offsets",
             ),
             (
                 0x030c_03f0,
-                Ok(reader(table(0x030c_03f0))),
+                Ok(reader(0x030c_03f0)),
                 Mismatch::NotText as u8,
                 false,
                 "CPython 3.12.3: not laid out as expected (a name is no string), native frames only",
@@ -639,11 +640,11 @@ mod tests {
         }
 
         fn int(&self, address: usize) -> Option<i32> {
-            self.word(address).map(|w| (w & 0xffff_ffff) as u32 as i32)
+            self.word(address).and_then(|w| u32::try_from(w & 0xffff_ffff).ok()).map(u32::cast_signed)
         }
 
         fn byte(&self, address: usize) -> Option<u8> {
-            self.word(address).map(|w| (w & 3) as u8)
+            self.word(address).and_then(|w| u8::try_from(w & 3).ok())
         }
 
         fn bytes(&self, address: usize, into: &mut [u8]) -> Option<()> {
@@ -671,7 +672,7 @@ mod tests {
         /// own memory, where they are not.)
         #[test]
         fn any_memory(words in words(), minor in 10..=12_u32) {
-            let reader = reader(table(0x0300_00f0 | minor << 16));
+            let reader = reader(0x0300_00f0 | minor << 16);
             let memory = Arbitrary(words);
             let mut frames = Frames::default();
             let _ = reader.own_thread(&memory, &mut frames);

@@ -25,11 +25,11 @@ def codes(code):
 
 def compare(code):
     count = len(code.co_code) // WORD
+    # The table reaches exactly as far as the code: where it did not, the hook would say -2.
     wanted = [-1] * count
     for start, end, line in code.co_lines():
         for at in range(max(start, 0) // WORD, end // WORD):
             wanted[at] = -1 if line is None else line
-    # What the table does not reach is not reached by the hook either, which says -2: that is never wanted.
     found = (ctypes.c_int * count)()
     pairs = sys.version_info < (3, 11)
     hook.lib.hook_lines(pairs, code.co_linetable, len(code.co_linetable), code.co_firstlineno, found, count)
