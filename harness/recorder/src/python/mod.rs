@@ -392,7 +392,14 @@ impl Reader {
     #[inline(always)]
     fn seen<M: Memory>(&self, memory: &M, code: usize) -> Result<Seen, Mismatch> {
         let identity = self.identity(memory, code)?;
-        match TABLE.find(identity) {
+        if let Some(seen) = TABLE.find(identity.addresses) {
+            return Ok(seen);
+        }
+        if identity.sure {
+            return self.learn(identity, code);
+        }
+        let content = self.content(memory, code, identity)?;
+        match TABLE.find(content) {
             Some(seen) => Ok(seen),
             None => self.learn(identity, code),
         }
@@ -400,23 +407,27 @@ impl Reader {
 
     #[cold]
     #[inline(never)]
-    fn learn(&self, identity: u64, address: usize) -> Result<Seen, Mismatch> {
+    fn learn(&self, identity: Identity, address: usize) -> Result<Seen, Mismatch> {
         let memory = &Careful { whose: Whose::Own };
+        let content = self.content(memory, address, identity)?;
         let code = Objects { memory, layout: &self.layout, types: &self.types }.code(address)?;
         // Another thread's can have been replaced meanwhile.
-        if self.identity(memory, address)? != identity {
+        let after = self.identity(memory, address)?;
+        if after != identity || self.content(memory, address, after)? != content {
             return Err(Mismatch::NotCode);
         }
         if code.is_trampoline() {
-            return Ok(TABLE.hide(identity));
+            return Ok(TABLE.hide(identity.addresses));
         }
         let own = is_own(&code.file);
+        // Libraries are not compiled again and again: for them, the addresses will do.
+        let identity = if own && !identity.sure { content } else { identity.addresses };
         Ok(TABLE.add(identity, code, self.layout.line_table, own))
     }
 
-    /// A hash of the address of a code object and of what tells it from another one that was there before.
+    /// What tells this code object from others.
     #[inline(always)]
-    fn identity<M: Memory>(&self, memory: &M, code: usize) -> Result<u64, Mismatch> {
+    fn identity<M: Memory>(&self, memory: &M, code: usize) -> Result<Identity, Mismatch> {
         let layout = &self.layout;
         let word = |address: usize| memory.word(address).ok_or(Mismatch::Address);
         if code == 0 {
@@ -431,24 +442,25 @@ impl Reader {
             Some(at) => int(at)?,
             None => 0,
         };
-        let mut hash = fold(file as u64 ^ SEEDS[0], name as u64 ^ SEEDS[1]);
-        hash ^= fold(lines as u64 ^ SEEDS[2], (version << 32 | first_line) ^ SEEDS[3]);
-        if version == 0 {
-            hash ^= self.content(memory, code, file, lines)?;
-        }
-        Ok(fold(hash ^ code as u64, SEEDS[4]))
+        let names = fold(file as u64 ^ SEEDS[0], name as u64 ^ SEEDS[1]);
+        let lines = fold(lines as u64 ^ SEEDS[2], (version << 32 | first_line) ^ SEEDS[3]);
+        Ok(Identity { addresses: fold(names ^ lines ^ code as u64, SEEDS[4]), sure: version != 0 })
     }
 
-    /// A hash of the file's name and of the line table. Without a version, code that is compiled, run and freed again and
-    /// again can have the very addresses of its predecessor, its file's and its line table's included.
+    /// A hash of the identity, the names and the line table. Without a version, code that is compiled, run and freed again
+    /// and again can have the very addresses of its predecessor, those of its names and its line table included.
     #[inline(always)]
-    fn content<M: Memory>(&self, memory: &M, code: usize, file: usize, lines: usize) -> Result<u64, Mismatch> {
+    fn content<M: Memory>(&self, memory: &M, code: usize, identity: Identity) -> Result<u64, Mismatch> {
         let layout = &self.layout;
         let word = |address: usize| memory.word(address).ok_or(Mismatch::Address);
         // Before addresses in it are followed.
         if word(field(code, layout.object_type))? != self.types.code {
             return Err(Mismatch::NotCode);
         }
+        let (file, name) = (word(field(code, layout.code_file))?, word(field(code, layout.code_name))?);
+        let lines = word(field(code, layout.code_lines))?;
+        // The string's own hash, which follows the length: names are interned, so it is there.
+        let name = word(field(name, layout.text_length + size_of::<usize>()))? as u64;
         let state = memory.int(field(file, layout.text_state)).ok_or(Mismatch::Address)?.cast_unsigned();
         // Of one that is not ASCII, fewer bytes than there are; a subclass has its data elsewhere.
         let characters = if is_compact(layout, state) { word(field(file, layout.text_length))? } else { 0 };
@@ -458,10 +470,19 @@ impl Reader {
         if characters >= MANY || length >= MANY {
             return Err(Mismatch::Length);
         }
-        let name = sample(memory, start, characters, false)?;
-        let table = sample(memory, field(lines, layout.bytes_data), length, typed)?;
-        Ok(fold(name ^ SEEDS[5], table ^ SEEDS[6]))
+        let file = sample(memory, start, characters, false)?;
+        let lines = sample(memory, field(lines, layout.bytes_data), length, typed)?;
+        Ok(fold(fold(file ^ SEEDS[5], lines ^ SEEDS[6]) ^ identity.addresses, name ^ SEEDS[4]))
     }
+}
+
+/// What tells a code object from others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    /// A hash of its address, those of its parts, and its version if it has one.
+    addresses: u64,
+    /// Whether it has: then no other one ever has these.
+    sure: bool,
 }
 
 /// Whether the data of a string follow its header.

@@ -20,7 +20,7 @@ def at_exit():
 def forever():
     def deep(n):
         while n == 0:
-            hook.lib.hook_time(50)
+            hook.lib.hook_time(2)
         deep(n - 1)
 
     deep(15)

@@ -474,6 +474,9 @@ def test_exec_again():
         exec(compile("\n" * (n % 50) + "check()", "<string>", "exec"))
         exec(compile("x = 1\n" + "\n" * (n % 50) + "x = 2\n" * 40 + "check()\n" + "x = 3\n" * 40, "<string>", "exec"))
         exec(compile("def f():\n" + " \n" * (n % 7) + " check()\nf()", f"/tmp/generated {n % 13:04}.py", "exec"))
+        # Nothing but a name differs.
+        exec(compile(f"def f_{n % 100:02}(): check()\nf_{n % 100:02}()", "same.py", "exec"), {"check": check})
+        exec(compile("def f(): check()\nf()", f"file {n % 100:02}.py", "exec"), {"check": check})
 
 
 def test_objects_of_other_types():

@@ -4,8 +4,8 @@
 import hook
 
 SOURCE = """
-def down_0(n):
-    return down_1(n - 1) if n > 0 else time(20000)
+def HERE(n):
+    return NEXT(n - 1) if n > 0 else time(2000)
 """
 COUNT = 40
 
@@ -14,7 +14,7 @@ def functions(file):
     """As many different functions, each of which calls the next."""
     namespace = {"time": hook.lib.hook_time}
     for n in range(COUNT):
-        source = SOURCE.replace("down_0", f"down_{n}").replace("down_1", f"down_{(n + 1) % COUNT}")
+        source = SOURCE.replace("HERE", f"down_{n}").replace("NEXT", f"down_{(n + 1) % COUNT}")
         exec(compile("\n" * n + source, file, "exec"), namespace)
     return namespace["down_0"]
 
