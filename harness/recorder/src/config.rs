@@ -6,8 +6,7 @@ use std::time::Duration;
 /// When a completion marker is set behind a launch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Markers {
-    /// Before and behind every launch that can fault by its data, behind others when the GPU is idle anyway, and at least
-    /// behind every [`crate::risk::STRIDE`]th.
+    /// Before and behind every launch that can fault by its data; behind others one for several, see [`crate::risk`].
     Adaptive,
     /// Behind every launch.
     Every,

@@ -11,6 +11,20 @@ pub(crate) type Context = usize;
 /// `CUstream`, as an address; 0, 1 and 2 are the default streams.
 pub(crate) type Stream = usize;
 
+/// How a stream goes together with the legacy default stream of its context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Order {
+    /// It is the legacy default stream.
+    Legacy,
+    /// Each waits for what was launched before on the other.
+    Blocking,
+    /// Not at all.
+    #[default]
+    Free,
+}
+
+/// `CU_STREAM_LEGACY`.
+const LEGACY: Stream = 1;
 /// `CU_STREAM_PER_THREAD`.
 pub(crate) const PER_THREAD: Stream = 2;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
@@ -30,6 +44,7 @@ functions! {
         driver_version = c"cuDriverGetVersion": fn(*mut i32) -> i32;
         error_name = c"cuGetErrorName": fn(i32, *mut *const c_char) -> i32;
         context_device = c"cuCtxGetDevice": fn(*mut i32) -> i32;
+        current = c"cuCtxGetCurrent": fn(*mut *mut c_void) -> i32;
         push = c"cuCtxPushCurrent_v2": fn(*mut c_void) -> i32;
         pop = c"cuCtxPopCurrent_v2": fn(*mut *mut c_void) -> i32;
         host_alloc = c"cuMemHostAlloc": fn(*mut *mut c_void, usize, u32) -> i32;
@@ -38,6 +53,7 @@ functions! {
         capture_mode = c"cuThreadExchangeStreamCaptureMode": fn(*mut i32) -> i32;
         event_create = c"cuEventCreate": fn(*mut *mut c_void, u32) -> i32;
         event_query = c"cuEventQuery": fn(*mut c_void) -> i32;
+        stream_flags = c"cuStreamGetFlags": fn(*mut c_void, *mut u32) -> i32;
         capture_info = c"cuStreamGetCaptureInfo_v2": fn(*mut c_void, *mut i32, *mut u64, *mut c_void, *mut c_void, *mut usize) -> i32;
     }
 }
@@ -45,7 +61,11 @@ functions! {
 /// The driver of this process.
 pub(crate) struct Driver {
     functions: Functions,
+    /// `cuFuncGetName` and `cuKernelGetName`, since 12.3.
+    names: [Option<FunctionName>; 2],
 }
+
+type FunctionName = unsafe extern "C" fn(*mut *const c_char, *mut c_void) -> i32;
 
 /// Pinned host memory that every device of the process can write.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +80,12 @@ impl Driver {
         let library = Library::loaded(c"libcuda.so.1").ok_or("libcuda.so.1 is not loaded in this process")?;
         let functions =
             Functions::load(library).map_err(|name| format!("the driver has no {}", name.to_string_lossy()))?;
-        Ok(Self { functions })
+        let name = |symbol| {
+            let address = library.symbol(symbol)?;
+            // SAFETY: both have this signature; a kernel's handle may stand for its function.
+            Some(unsafe { std::mem::transmute::<*mut c_void, FunctionName>(address.as_ptr()) })
+        };
+        Ok(Self { functions, names: [name(c"cuFuncGetName"), name(c"cuKernelGetName")] })
     }
 
     /// As `cuDriverGetVersion` gives it: 13000 is 13.0.
@@ -83,12 +108,32 @@ impl Driver {
         unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
     }
 
+    /// The symbol of a kernel; null where the driver does not tell.
+    pub(crate) fn function_name(&self, function: *mut c_void) -> *const c_char {
+        for ask in self.names.iter().flatten() {
+            let mut name = std::ptr::null();
+            // SAFETY: a handle that the program is about to launch.
+            if unsafe { ask(&raw mut name, function) } == 0 && !name.is_null() {
+                return name;
+            }
+        }
+        std::ptr::null()
+    }
+
     /// The device of the calling thread's current context, or -1.
     pub(crate) fn current_device(&self) -> i32 {
         let mut device = -1;
         // SAFETY: writes one integer.
         let rc = unsafe { (self.functions.context_device)(&raw mut device) };
         if rc == 0 { device } else { -1 }
+    }
+
+    /// The calling thread's current context, or 0.
+    pub(crate) fn current(&self) -> Context {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: writes one handle.
+        let rc = unsafe { (self.functions.current)(&raw mut context) };
+        if rc == 0 { context as usize } else { 0 }
     }
 
     /// Pinned memory for markers. Allowed while a stream is being captured: the thread is relaxed meanwhile.
@@ -114,6 +159,18 @@ impl Driver {
         // SAFETY: the stream is the one that the program has just used or is about to use in this very call; the
         // address is pinned memory of ours, which is never freed.
         unsafe { (self.functions.write_value)(stream as *mut c_void, device, value, 0) }
+    }
+
+    /// How a stream goes together with the legacy default stream.
+    pub(crate) fn order(&self, stream: Stream) -> Order {
+        if stream == 0 || stream == LEGACY {
+            return Order::Legacy;
+        }
+        let mut flags = 0;
+        // SAFETY: writes one integer; the stream is in use by the calling program.
+        let rc = unsafe { (self.functions.stream_flags)(stream as *mut c_void, &raw mut flags) };
+        // CU_STREAM_NON_BLOCKING is 1.
+        if rc == 0 && flags & 1 == 0 { Order::Blocking } else { Order::Free }
     }
 
     /// The id of the capture that the stream is in.
@@ -144,19 +201,25 @@ impl Driver {
         })
     }
 
+    /// Runs something with a context current.
+    pub(crate) fn within<T>(&self, context: Context, run: impl FnOnce() -> T) -> Option<T> {
+        // SAFETY: the caller holds the lock under which contexts are forgotten before they are destroyed.
+        if unsafe { (self.functions.push)(context as *mut c_void) } != 0 {
+            return None;
+        }
+        let result = run();
+        let mut popped = std::ptr::null_mut();
+        // SAFETY: what was pushed above.
+        unsafe { (self.functions.pop)(&raw mut popped) };
+        Some(result)
+    }
+
     /// The sticky error of a context, by its probe event; 0 if there is none.
     pub(crate) fn health(&self, context: Context, event: usize) -> i32 {
         self.relaxed(|f| {
-            // SAFETY: the caller holds the lock under which contexts are forgotten before they are destroyed.
-            if unsafe { (f.push)(context as *mut c_void) } != 0 {
-                return 0;
-            }
             // SAFETY: the event belongs to the context.
-            let rc = unsafe { (f.event_query)(event as *mut c_void) };
-            let mut popped = std::ptr::null_mut();
-            // SAFETY: what was pushed above.
-            unsafe { (f.pop)(&raw mut popped) };
-            if rc == NOT_READY { 0 } else { rc }
+            let rc = self.within(context, || unsafe { (f.event_query)(event as *mut c_void) });
+            rc.filter(|rc| *rc != NOT_READY).unwrap_or(0)
         })
     }
 

@@ -12,11 +12,20 @@ use crate::{ops, watch};
 /// Returns 1, as the driver's interface wants it; whatever goes wrong, the program goes on without the recorder.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn InitializeInjection() -> i32 {
-    let _ = std::panic::catch_unwind(initialise);
+    let _ = std::panic::catch_unwind(|| initialise(Source::Cupti));
     1
 }
 
-fn initialise() {
+/// Who tells of the program's driver calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// CUPTI's call-backs.
+    Cupti,
+    /// The entry points themselves: see [`crate::interpose`].
+    Interposed,
+}
+
+pub(crate) fn initialise(source: Source) {
     let config = Config::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()));
     let driver = match Driver::load() {
         Ok(driver) => driver,
@@ -28,9 +37,13 @@ fn initialise() {
         recorder.reporter.notice("setting", complaint);
     }
     let named = recorder.config.cupti.as_deref();
-    let subscribed = Recorder::quietly(|| Cupti::subscribe(named, callback, ops::QUIET));
-    let backend = match subscribed {
-        Some(Ok(cupti)) => {
+    let subscribe = || match source {
+        Source::Cupti => Cupti::subscribe(named, callback, ops::QUIET).map(Some),
+        Source::Interposed => Ok(None),
+    };
+    let backend = match Recorder::quietly(subscribe) {
+        Some(Ok(None)) => "interposed".to_string(),
+        Some(Ok(Some(cupti))) => {
             let _ = recorder.cupti.set(cupti);
             "cupti".to_string()
         }

@@ -11,12 +11,14 @@
 
 mod autograd;
 mod capture;
+mod compiled;
 mod config;
 mod cuda;
 mod cupti;
 mod dl;
 pub mod format;
 mod inject;
+pub mod interpose;
 mod locate;
 mod ops;
 pub mod python;

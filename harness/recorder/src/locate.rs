@@ -4,7 +4,7 @@
 //! last completed marker is innocent; behind it, everything up to the next launch that has a marker may have faulted; and
 //! nothing after that can have begun.
 
-use crate::cuda::ASSERT;
+use crate::cuda::{ASSERT, Order};
 use crate::format::Confidence;
 use crate::ops::Kind;
 use crate::ring::Launch;
@@ -21,6 +21,10 @@ pub(crate) struct Progress {
     pub(crate) marked: Vec<u64>,
     /// What it was made to wait for.
     pub(crate) waits: Vec<Wait>,
+    /// Its context.
+    pub(crate) context: usize,
+    /// How it goes together with the legacy default stream.
+    pub(crate) order: Order,
 }
 
 /// Where a launch stands.
@@ -54,6 +58,9 @@ pub(crate) struct Located {
     pub(crate) evidence: Vec<String>,
 }
 
+/// Candidates whose standing is told.
+const MOST_STANDINGS: usize = 4;
+
 /// The launches that may be running, stream by stream. `launches` are all of the context, in order.
 pub(crate) fn running<'a>(launches: &'a [Launch], streams: &[Progress]) -> Vec<&'a Launch> {
     streams.iter().filter(|s| !is_blocked(s, launches, streams)).flat_map(|s| window(s, launches)).collect()
@@ -76,6 +83,7 @@ pub(crate) fn locate<L: PartialEq>(
     code: i32,
     launches: &[Launch],
     streams: &[Progress],
+    failing: Option<Launch>,
     forgotten: bool,
     line: impl Fn(&Launch) -> Option<L>,
 ) -> Located {
@@ -83,9 +91,6 @@ pub(crate) fn locate<L: PartialEq>(
     let mut suspects = running(launches, streams);
     suspects.sort_by_key(|launch| launch.seq);
     let in_flight = suspects.len();
-    for suspect in &suspects {
-        evidence.push(standing(suspect, launches, streams));
-    }
     for stream in streams.iter().filter(|s| is_blocked(s, launches, streams)) {
         evidence
             .push(format!("stream {} was waiting for another stream and had not begun its next launch", stream.stream));
@@ -96,8 +101,16 @@ pub(crate) fn locate<L: PartialEq>(
             evidence.push("only a kernel that contains an assertion can raise this error".to_string());
         }
     }
+    if let (true, Some(call)) = (suspects.is_empty(), &failing) {
+        suspects.push(call);
+        evidence
+            .push("the failing call itself waits for the device, and everything before it had completed".to_string());
+    }
     // What follows indices is likelier than what does not; of two such, the earlier.
     suspects.sort_by_key(|launch| (!is_risky(launch), launch.seq));
+    for suspect in suspects.iter().take(MOST_STANDINGS).filter(|_| in_flight > 0) {
+        evidence.push(standing(suspect, launches, streams));
+    }
     let one_line = suspects.len() > 1 && {
         let lines: Vec<Option<L>> = suspects.iter().map(|launch| line(launch)).collect();
         lines.iter().all(|l| l.is_some() && *l == lines[0])
@@ -178,11 +191,21 @@ fn is_marked(launch: &Launch, stream: &Progress) -> bool {
 /// Whether the stream's next launch waits for one of another stream that is surely not done.
 fn is_blocked(stream: &Progress, launches: &[Launch], streams: &[Progress]) -> bool {
     let Some(next) = window(stream, launches).first().map(|l| l.seq) else { return false };
-    stream.waits.iter().filter(|wait| wait.after < next).any(|wait| {
-        let Some(other) = streams.iter().find(|s| s.stream == wait.on) else { return false };
+    // Only a launch whose marker is missing is surely not done; one without a marker may be.
+    let unfinished = |other: &Progress, until: u64| {
         let first_marked = window(other, launches).last().filter(|l| is_marked(l, other)).map(|l| l.seq);
-        wait.until > other.completed && first_marked.is_some_and(|seq| seq <= wait.until)
-    })
+        until > other.completed && first_marked.is_some_and(|seq| seq <= until)
+    };
+    let told =
+        stream.waits.iter().filter(|wait| wait.after < next).any(|wait| {
+            streams.iter().find(|s| s.stream == wait.on).is_some_and(|other| unfinished(other, wait.until))
+        });
+    let implied = streams.iter().filter(|other| other.context == stream.context).any(|other| {
+        let ordered =
+            matches!((stream.order, other.order), (Order::Legacy, Order::Blocking) | (Order::Blocking, Order::Legacy));
+        ordered && unfinished(other, next - 1)
+    });
+    told || implied
 }
 
 #[cfg(test)]
@@ -225,7 +248,7 @@ mod tests {
     }
 
     fn named(code: i32, launches: &[Launch], streams: &[Progress]) -> (Vec<u64>, Confidence) {
-        let located = locate(code, launches, streams, false, |l| Some(l.seq));
+        let located = locate(code, launches, streams, None, false, |l| Some(l.seq));
         (located.candidates.iter().map(|l| l.seq).collect(), located.confidence)
     }
 
@@ -263,10 +286,10 @@ mod tests {
     #[test]
     fn candidates_of_one_line_are_exact() {
         let launches = [launch(1, 0), safe(2, 0), safe(3, 0), launch(4, 0)];
-        let located = locate(ILLEGAL, &launches, &[progress(0, 1)], false, |_| Some("train.py:4"));
+        let located = locate(ILLEGAL, &launches, &[progress(0, 1)], None, false, |_| Some("train.py:4"));
         assert_eq!(located.confidence, Confidence::Exact);
         // But a line that is not known is not the same as another one that is not.
-        let located = locate(ILLEGAL, &launches, &[progress(0, 1)], false, |_| None::<u32>);
+        let located = locate(ILLEGAL, &launches, &[progress(0, 1)], None, false, |_| None::<u32>);
         assert_eq!(located.confidence, Confidence::Candidates);
     }
 
@@ -284,6 +307,24 @@ mod tests {
         assert_eq!(named(ILLEGAL, &launches, &[progress(0, 0), waiting.clone()]), (vec![1], Confidence::Exact));
         // Once the other has come that far, it may run.
         assert_eq!(named(ILLEGAL, &launches, &[progress(0, 1), waiting]).0, vec![2, 3]);
+    }
+
+    #[test]
+    fn the_legacy_stream_and_blocking_ones_wait_for_each_other() {
+        let launches = [launch(1, 0), launch(2, 1)];
+        let legacy = Progress { order: Order::Legacy, ..progress(0, 0) };
+        let blocking = Progress { order: Order::Blocking, ..progress(1, 0) };
+        assert_eq!(named(ILLEGAL, &launches, &[legacy.clone(), blocking]).0, vec![1]);
+        assert_eq!(named(ILLEGAL, &launches, &[legacy, progress(1, 0)]).0, vec![1, 2]);
+    }
+
+    #[test]
+    fn a_call_that_waits_is_the_culprit_when_all_else_is_done() {
+        let copy = safe(2, 0);
+        let found = |done| locate(ILLEGAL, &[launch(1, 0)], &[progress(0, done)], Some(copy), false, |l| Some(l.seq));
+        assert_eq!(found(1).candidates[0].seq, 2);
+        assert_eq!(found(0).candidates[0].seq, 1);
+        assert_eq!(found(0).candidates.len(), 1);
     }
 
     #[test]

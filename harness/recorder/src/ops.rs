@@ -115,6 +115,29 @@ impl Table {
     }
 }
 
+/// What a call of [`Op::Synchronize`] waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waited {
+    /// The stream that is its first argument.
+    Stream,
+    /// The legacy default stream.
+    DefaultStream,
+    /// Everything in the context.
+    Context,
+    /// The event that is its first argument.
+    Event,
+}
+
+/// What the call of this id waits for.
+pub(crate) fn waited_for(id: u32) -> Waited {
+    match id {
+        121 => Waited::Event,
+        126 | 440 => Waited::Stream,
+        17 | 800 => Waited::Context,
+        _ => Waited::DefaultStream,
+    }
+}
+
 /// The stream of a call, with stream 0 of a per-thread entry point spelt out.
 pub(crate) fn normalise(id: u32, stream: usize) -> usize {
     if stream == 0 && is_per_thread(id) { crate::cuda::PER_THREAD } else { stream }

@@ -12,11 +12,11 @@ use crate::capture::Captures;
 use crate::config::{Config, Markers};
 use crate::cuda::{self, Context, Driver, Stream};
 use crate::cupti::{Cupti, ENTER};
-use crate::ops::{Kind, Op, Table, normalise};
+use crate::ops::{self, Kind, Op, Table, Waited, normalise};
 use crate::python::{Frames, Python};
 use crate::report::Reporter;
 use crate::ring::{Launch, Ring, Stack};
-use crate::risk::{GRAPH_STRIDE, STRIDE};
+use crate::risk::{GRAPH_STRIDE, IDLE_STRIDE, STRIDE};
 use crate::streams::{Slot, Streams, Words};
 use crate::symbols::{Symbol, Symbols};
 
@@ -121,10 +121,11 @@ impl Recorder {
 
     /// Why no markers are set, if that is so.
     pub(crate) fn without_markers(&self) -> Option<String> {
-        match (self.config.markers, self.refused.load(Ordering::Relaxed)) {
-            (Markers::Off, _) => Some("off".to_string()),
-            (_, 0) => None,
-            (_, code) => Some(format!("the driver refuses them ({})", self.driver.error_name(code))),
+        match (self.config.markers, self.refused.load(Ordering::Relaxed), self.words.refused()) {
+            (Markers::Off, ..) => Some("off".to_string()),
+            (_, 0, 0) => None,
+            (_, 0, code) => Some(format!("there is no pinned memory for them ({})", self.driver.error_name(code))),
+            (_, code, _) => Some(format!("the driver refuses them ({})", self.driver.error_name(code))),
         }
     }
 
@@ -164,7 +165,10 @@ impl Recorder {
             }
             Op::DestroyStream => self.streams.close(call.context, call.word(0)),
             Op::DestroyContext => self.destroying_context(call),
-            Op::Synchronize => self.before_wait(call),
+            Op::Synchronize => {
+                self.before_wait(call);
+                call.correlate(self.ring.last());
+            }
         }
     }
 
@@ -172,7 +176,7 @@ impl Recorder {
         let code = call.result();
         if code != 0 {
             if cuda::is_device_fault(code) {
-                self.reporter.fault(self, code, &call.name(), call.context);
+                self.reporter.fault(self, code, &call.name(), call.context, self.failed_transfer(call));
             }
             return;
         }
@@ -201,7 +205,8 @@ impl Recorder {
                 }
             }
             Op::DestroyExec => self.captures.lock().destroyed(call.word(0)),
-            Op::Other | Op::RecordEvent | Op::WaitEvent | Op::DestroyStream | Op::DestroyContext | Op::Synchronize => {}
+            Op::Synchronize => self.waited(call),
+            Op::Other | Op::RecordEvent | Op::WaitEvent | Op::DestroyStream | Op::DestroyContext => {}
         }
     }
 
@@ -267,7 +272,12 @@ impl Recorder {
         let due = match self.config.markers {
             Markers::Off => false,
             Markers::Every => true,
-            Markers::Adaptive => (kernel && symbol.risky) || unmarked >= STRIDE || slot.is_caught_up(),
+            Markers::Adaptive => {
+                shape.kind == Kind::Graph
+                    || (kernel && symbol.risky)
+                    || unmarked >= STRIDE
+                    || (unmarked >= IDLE_STRIDE && slot.is_caught_up())
+            }
         };
         launch.marked = due && self.refused.load(Ordering::Relaxed) == 0;
         self.ring.put(launch);
@@ -275,6 +285,28 @@ impl Recorder {
             self.ring.put(Launch { marked: false, ..launch });
         }
         self.reporter.first_launch(self, slot.stream.device);
+    }
+
+    /// The copy that a failing call was itself: one that waits (of pageable memory) can be what faults.
+    fn failed_transfer(&self, call: &Call<'_>) -> Option<Launch> {
+        let shape = self.shape(call).filter(|shape| matches!(shape.kind, Kind::Memcpy | Kind::Memset))?;
+        let slot = self.slot(call, shape.stream);
+        Some(Launch {
+            seq: call.correlation() & !(FENCED | CAPTURED),
+            returned: self.ring.last(),
+            kind: shape.kind,
+            fenced: false,
+            marked: false,
+            symbol: Symbol::default(),
+            call: call.static_name(),
+            grid: shape.grid,
+            block: shape.block,
+            stream: slot.stream.id,
+            thread: thread(),
+            graph: 0,
+            stack: self.stack(true),
+            autograd: self.autograd.current(),
+        })
     }
 
     fn captured(&self, id: u64, stream: Stream, launch: Launch) {
@@ -339,6 +371,33 @@ impl Recorder {
         };
         for (slot, issued) in due {
             self.mark(slot, issued);
+        }
+    }
+
+    /// Before the process ends: marks what has no marker yet, so that its end can be waited for.
+    pub(crate) fn mark_the_rest(&self) {
+        if self.config.markers != Markers::Adaptive || self.captures.any() {
+            return;
+        }
+        // With the lock held: a stream or context is forgotten before it is destroyed.
+        let inner = self.streams.lock();
+        for slot in inner.slots.iter().filter(|s| s.stream.is_open() && s.unmarked.load(Ordering::Relaxed) > 0) {
+            let alive = inner.contexts.iter().any(|seen| seen.context == slot.stream.context && !seen.faulted);
+            if alive {
+                let issued = slot.stream.issued.load(Ordering::Relaxed);
+                self.driver.within(slot.stream.context, || self.mark(slot, issued));
+            }
+        }
+    }
+
+    /// The host has waited, without an error: what was launched before is done, markers or not.
+    fn waited(&self, call: &Call<'_>) {
+        let upto = call.correlation();
+        match ops::waited_for(call.id) {
+            Waited::Stream => self.streams.synchronised(call.context, Some((self.stream_at(call, 0), thread())), upto),
+            Waited::DefaultStream => self.streams.synchronised(call.context, Some((0, 0)), upto),
+            Waited::Context => self.streams.synchronised(call.context, None, upto),
+            Waited::Event => self.streams.event_reached(call.word(0)),
         }
     }
 
@@ -514,9 +573,15 @@ pub(crate) unsafe extern "C" fn callback(_: *mut c_void, domain: u32, id: u32, d
     if domain != crate::cupti::DRIVER_API {
         return;
     }
-    let Some(recorder) = Recorder::get().filter(|recorder| !recorder.is_inert()) else { return };
     // SAFETY: the data of the driver domain, alive during the call-back.
-    let Some(data) = (unsafe { data.cast::<sys::CUpti_CallbackData>().as_ref() }) else { return };
+    if let Some(data) = unsafe { data.cast::<sys::CUpti_CallbackData>().as_ref() } {
+        observe(id, data);
+    }
+}
+
+/// Looks at a driver call of the program, before or after it.
+pub(crate) fn observe(id: u32, data: &sys::CUpti_CallbackData) {
+    let Some(recorder) = Recorder::get().filter(|recorder| !recorder.is_inert()) else { return };
     Recorder::quietly(|| {
         let run = || {
             let call = Call { id, data, context: data.context as usize };

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::autograd::{NO_SEQUENCE, NodeId, is_view};
 use crate::capture::Captured;
+use crate::compiled;
 use crate::config::Config;
 use crate::cuda::Context;
 use crate::format::{
@@ -19,12 +20,14 @@ use crate::locate::{Progress, State, locate, running, state};
 use crate::ops::Kind;
 use crate::recorder::Recorder;
 use crate::ring::{self, Stack};
-use crate::streams::Seen;
+use crate::streams::{Known, Seen};
 
 /// Launches that are shown before and behind the first culprit.
 const AROUND: usize = 4;
 /// Candidates that are described.
-const MOST_CULPRITS: usize = 16;
+const MOST_CULPRITS: usize = 64;
+/// Of these, how many the block on standard error shows.
+const MOST_SHOWN: usize = 6;
 /// How far the chain of backward nodes of backward nodes is followed.
 const MOST_HOPS: usize = 4;
 
@@ -106,7 +109,14 @@ impl Reporter {
     }
 
     /// A context is dead: says, once for each, which launch did it.
-    pub(crate) fn fault(&self, recorder: &Recorder, code: i32, call: &str, context: Context) {
+    pub(crate) fn fault(
+        &self,
+        recorder: &Recorder,
+        code: i32,
+        call: &str,
+        context: Context,
+        failing: Option<ring::Launch>,
+    ) {
         {
             let mut inner = recorder.streams.lock();
             // An error in a context in which nothing was launched is another's, seen from here.
@@ -120,20 +130,19 @@ impl Reporter {
         self.faulted.store(true, Ordering::Relaxed);
         let view = View::take(recorder, Some(context));
         let located =
-            locate(code, &view.launches, &view.progress, view.forgotten, |launch| view.line(recorder, launch));
-        let frames = match recorder.stack(true) {
+            locate(code, &view.launches, &view.progress, failing, view.forgotten, |launch| view.line(recorder, launch));
+        let mut frames = match recorder.stack(true) {
             Stack::Python(frames) => python_frames(recorder, &frames),
             Stack::Native(_) => Vec::new(),
         };
+        if frames.is_empty() {
+            frames = main_thread(recorder);
+        }
         let mut evidence = located.evidence;
         if let Some(why) = recorder.without_markers() {
             evidence.push(format!("no completion markers were set: {why}"));
         }
-        let mut culprits: Vec<Launch> =
-            located.candidates.iter().take(MOST_CULPRITS).map(|l| view.describe(recorder, l, true)).collect();
-        for (culprit, launch) in culprits.iter_mut().zip(&located.candidates) {
-            view.join(recorder, launch, culprit, &mut evidence);
-        }
+        let culprits = view.culprits(recorder, &located.candidates, &mut evidence);
         let first = located.candidates.first().map_or(u64::MAX, |l| l.seq);
         let fault = Fault {
             code,
@@ -163,11 +172,7 @@ impl Reporter {
                 first.push(described);
             }
         }
-        let mut host = crate::python::Frames::default();
-        if let Some(python) = recorder.python() {
-            python.walk_main_thread(&mut host);
-        }
-        let hang = Hang { why: why.to_string(), seconds, running: first, host: python_frames(recorder, &host) };
+        let hang = Hang { why: why.to_string(), seconds, running: first, host: main_thread(recorder) };
         self.record(&Record::Hang(hang.clone()));
         self.say(&hang_block(&hang));
     }
@@ -204,17 +209,37 @@ impl View {
         let (progress, devices): (Vec<Progress>, HashMap<u32, i32>) = {
             let inner = recorder.streams.lock();
             let of_context = inner.streams.iter().filter(|s| context.is_none_or(|c| s.context == c));
-            let read = |stream: u32| Progress {
-                stream,
-                completed: inner.completed(stream),
-                marked: inner.marked(stream),
-                waits: inner.waits_of(stream),
+            let read = |stream: &Known| Progress {
+                stream: stream.id,
+                completed: inner.completed(stream.id),
+                marked: inner.marked(stream.id),
+                waits: inner.waits_of(stream.id),
+                context: stream.context,
+                order: stream.order,
             };
-            (of_context.map(|s| read(s.id)).collect(), inner.streams.iter().map(|s| (s.id, s.device)).collect())
+            (of_context.map(|s| read(s)).collect(), inner.streams.iter().map(|s| (s.id, s.device)).collect())
         };
         let ours = |launch: &ring::Launch| progress.iter().any(|s| s.stream == launch.stream);
         let launches = recorder.ring.iter().filter(ours).collect();
         Self { launches, progress, devices, forgotten: recorder.ring.last() > recorder.ring.capacity() }
+    }
+
+    /// The candidates, one for each kernel and line: a loop may have made hundreds.
+    fn culprits(&self, recorder: &Recorder, candidates: &[ring::Launch], evidence: &mut Vec<String>) -> Vec<Launch> {
+        let mut culprits: Vec<Launch> = Vec::new();
+        for candidate in candidates {
+            let mut described = self.describe(recorder, candidate, true);
+            let same = |known: &Launch| known.symbol == described.symbol && known.frames == described.frames;
+            match culprits.iter().position(same) {
+                Some(at) => culprits[at].count += 1,
+                None if culprits.len() < MOST_CULPRITS => {
+                    self.join(recorder, candidate, &mut described, evidence);
+                    culprits.push(described);
+                }
+                None => {}
+            }
+        }
+        culprits
     }
 
     fn around(&self, recorder: &Recorder, seq: u64) -> Vec<Launch> {
@@ -253,6 +278,7 @@ impl View {
             state: state(launch, &self.launches, &self.progress).name().to_string(),
             frames,
             native: addresses.filter(|_| native).map(native_frames).unwrap_or_default(),
+            count: 1,
             forward: None,
             node: None,
             source: Vec::new(),
@@ -288,6 +314,9 @@ impl View {
         }
         if launch.kind == Kind::Graph {
             self.join_graph(recorder, launch, described, evidence);
+        }
+        if let Some(folder) = &recorder.config.folder {
+            described.source = compiled::sources(folder, &described.symbol, &described.frames);
         }
     }
 
@@ -370,6 +399,15 @@ fn forward(recorder: &Recorder, node: NodeId) -> Option<(Forward, bool)> {
     None
 }
 
+/// Where the interpreter's main thread is.
+fn main_thread(recorder: &Recorder) -> Vec<Frame> {
+    let mut frames = crate::python::Frames::default();
+    if let Some(python) = recorder.python() {
+        python.walk_main_thread(&mut frames);
+    }
+    python_frames(recorder, &frames)
+}
+
 fn python_frames(recorder: &Recorder, frames: &crate::python::Frames) -> Vec<Frame> {
     let Some(python) = recorder.python() else { return Vec::new() };
     frames.frames.iter().take(frames.len.into()).map(|frame| python.resolve(*frame)).collect()
@@ -377,8 +415,11 @@ fn python_frames(recorder: &Recorder, frames: &crate::python::Frames) -> Vec<Fra
 
 /// Symbols and lines of return addresses, without the recorder's own and those of CUPTI and the driver.
 fn native_frames(addresses: &ring::Addresses) -> Vec<NativeFrame> {
+    let addresses: Vec<usize> = addresses.iter().copied().take_while(|a| *a != 0).collect();
+    // Told by the object, not by the symbol: the driver has none.
+    let skip = addresses.iter().rposition(|address| is_machinery(*address)).map_or(0, |at| at + 1);
     let mut frames = Vec::new();
-    for address in addresses.iter().take_while(|a| **a != 0) {
+    for address in &addresses[skip..] {
         // A return address is behind the call; the line wanted is that of the call.
         backtrace::resolve((address - 1) as *mut std::ffi::c_void, |symbol| {
             frames.push(NativeFrame {
@@ -388,12 +429,22 @@ fn native_frames(addresses: &ring::Addresses) -> Vec<NativeFrame> {
             });
         });
     }
-    let own = |frame: &NativeFrame| {
-        let name = &frame.function;
-        name.contains("faultlab_recorder") || name.contains("cupti") || name.starts_with("backtrace::")
+    frames
+}
+
+/// Whether an address is in the recorder, in CUPTI or in the driver.
+fn is_machinery(address: usize) -> bool {
+    // SAFETY: a zeroed structure is a valid one to be filled.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for; the name is a string of the loader's, alive as long as the library.
+    let file = unsafe {
+        if libc::dladdr(address as *const std::ffi::c_void, &raw mut info) == 0 || info.dli_fname.is_null() {
+            return false;
+        }
+        std::ffi::CStr::from_ptr(info.dli_fname).to_string_lossy()
     };
-    let skip = frames.iter().rposition(own).map_or(0, |at| at + 1);
-    frames.split_off(skip)
+    let name = file.rsplit('/').next().unwrap_or_default();
+    ["libfaultlab_recorder", "libcupti.so", "libcuda.so"].iter().any(|machinery| name.starts_with(machinery))
 }
 
 /// A name for people: demangled, without the argument list.
@@ -417,14 +468,24 @@ fn fault_block(fault: &Fault) -> String {
     match fault.confidence {
         Confidence::Exact => {}
         Confidence::Candidates => {
-            let _ = writeln!(text, "{} launches can have done it; the likeliest first", fault.culprits.len());
+            let launches: u32 = fault.culprits.iter().map(|culprit| culprit.count).sum();
+            let _ = writeln!(text, "{launches} launches can have done it; the likeliest first");
         }
         Confidence::Unlocated => {
             let _ = writeln!(text, "which one is not known");
         }
     }
+    let mut shown: Vec<&Frame> = Vec::new();
     for culprit in &fault.culprits {
-        describe_culprit(&mut text, culprit, "culprit");
+        if shown.len() >= MOST_SHOWN {
+            let _ = writeln!(text, "… the rest is in the report file");
+            break;
+        }
+        let place = culprit.place();
+        if place.is_none_or(|place| !shown.contains(&place)) {
+            describe_culprit(&mut text, culprit, "culprit");
+            shown.extend(place);
+        }
     }
     let surfaced = fault.surfaced.frames.iter().find(|f| f.user);
     let blamed = fault.culprits.first().and_then(Launch::place);
@@ -478,6 +539,9 @@ fn describe_culprit(text: &mut String, launch: &Launch, title: &str) {
         let at = forward.frames.iter().find(|f| f.user);
         let at = at.map_or_else(String::new, |f| format!(" of {}:{} in {}", f.file, f.line, f.function));
         let _ = writeln!(text, "backward  {}{at}", forward.node);
+    }
+    for frame in launch.source.iter().skip(1).take(7) {
+        let _ = writeln!(text, "fused of  {}:{} in {}", frame.file, frame.line, frame.function);
     }
     if let Some(node) = &launch.node {
         let at = node

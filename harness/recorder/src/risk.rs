@@ -11,6 +11,9 @@
 /// At most so many launches go without a marker.
 pub(crate) const STRIDE: u32 = 16;
 
+/// As many where the GPU waits for the program anyway, so that a marker costs it nothing, but still the host a driver call.
+pub(crate) const IDLE_STRIDE: u32 = 4;
+
 /// The same for the nodes of a captured graph, where the GPU waits for nothing else.
 pub(crate) const GRAPH_STRIDE: u32 = 64;
 

@@ -6,10 +6,10 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::cuda::{Context, Driver, PER_THREAD, Pinned, Stream};
+use crate::cuda::{Context, Driver, Order, PER_THREAD, Pinned, Stream};
 
 /// A word that the GPU writes.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +33,7 @@ impl Word {
 pub(crate) struct Words {
     chunk: Mutex<Option<(Pinned, usize)>>,
     given: AtomicU32,
+    refused: AtomicI32,
 }
 
 const CHUNK: usize = 64 * 1024;
@@ -49,10 +50,15 @@ impl Words {
         let mut chunk = self.chunk.lock().unwrap_or_else(PoisonError::into_inner);
         let (pinned, used) = match *chunk {
             Some((pinned, used)) if used + STEP <= CHUNK => (pinned, used),
-            _ => (driver.pinned(CHUNK)?, 0),
+            _ => (driver.pinned(CHUNK).inspect_err(|code| self.refused.store(*code, Ordering::Relaxed))?, 0),
         };
         *chunk = Some((pinned, used + STEP));
         Ok(Word(Pinned { host: pinned.host + used, device: pinned.device + used as u64 }))
+    }
+
+    /// The driver's error, if it gave no memory.
+    pub(crate) fn refused(&self) -> i32 {
+        self.refused.load(Ordering::Relaxed)
     }
 
     /// Bytes of pinned memory.
@@ -70,9 +76,13 @@ pub(crate) struct Known {
     pub(crate) handle: Stream,
     /// For the per-thread default stream: whose.
     thread: i32,
+    /// How it goes together with the legacy default stream.
+    pub(crate) order: Order,
     pub(crate) device: i32,
     /// The last launch put into it.
     pub(crate) issued: AtomicU64,
+    /// Everything up to here is done, because the program waited for it.
+    synchronised: AtomicU64,
     /// Destroyed: the handle may mean another stream by now.
     closed: AtomicBool,
 }
@@ -105,6 +115,11 @@ impl Slot {
         #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
         let marked = self.marked.load(Ordering::Relaxed) as u32;
         self.word.is_some_and(|word| word.value() == marked)
+    }
+
+    /// Whether a marker is on its way: something is running, or waits to.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.completed() < self.marked.load(Ordering::Relaxed)
     }
 
     /// Marks the completion of everything up to `seq`.
@@ -201,7 +216,7 @@ impl Streams {
 
     fn make(&self, driver: &Driver, words: &Words, context: Context, stream: Stream, thread: i32) -> &'static Slot {
         // The driver is asked before the lock is taken: it may hold a lock of its own while it calls back into us.
-        let (device, word) = (driver.current_device(), words.next(driver).ok());
+        let (device, word, order) = (driver.current_device(), words.next(driver).ok(), driver.order(stream));
         let fresh = !self.lock().contexts.iter().any(|seen| seen.context == context);
         let probe = if fresh { driver.probe_event() } else { None };
         let mut inner = self.lock();
@@ -216,8 +231,10 @@ impl Streams {
                 context,
                 handle: stream,
                 thread: owner,
+                order,
                 device,
                 issued: AtomicU64::new(0),
+                synchronised: AtomicU64::new(0),
                 closed: AtomicBool::new(false),
             }));
             inner.streams.push(known);
@@ -266,6 +283,28 @@ impl Streams {
         };
     }
 
+    /// The program has waited for a stream (whose thread matters for the per-thread one), or for all of a context.
+    pub(crate) fn synchronised(&self, context: Context, which: Option<(Stream, i32)>, upto: u64) {
+        let inner = self.lock();
+        let waited = |s: &&&'static Known| match which {
+            None => s.context == context,
+            Some((stream, thread)) => s.is(context, stream, if stream == PER_THREAD { thread } else { 0 }),
+        };
+        for stream in inner.streams.iter().filter(waited) {
+            stream.synchronised.fetch_max(upto.min(stream.issued.load(Ordering::Relaxed)), Ordering::Relaxed);
+        }
+    }
+
+    /// The program has waited for an event.
+    pub(crate) fn event_reached(&self, event: usize) {
+        let inner = self.lock();
+        if let Some(&(stream, seq)) = inner.events.get(&event)
+            && let Some(known) = inner.streams.get(stream as usize)
+        {
+            known.synchronised.fetch_max(seq, Ordering::Relaxed);
+        }
+    }
+
     /// A stream was made to wait for an event; `last` is the last ordinal so far.
     pub(crate) fn waits(&self, context: Context, stream: Stream, thread: i32, event: usize, last: u64) {
         let mut inner = self.lock();
@@ -284,6 +323,16 @@ impl Streams {
 }
 
 impl Known {
+    /// Whether the handle still means this stream.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Relaxed)
+    }
+
+    fn is(&self, context: Context, stream: Stream, owner: i32) -> bool {
+        let same = self.context == context && self.handle == stream && self.thread == owner;
+        same && self.is_open()
+    }
+
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
     }
@@ -291,14 +340,14 @@ impl Known {
 
 impl Inner {
     fn find(&self, context: Context, stream: Stream, owner: i32) -> Option<&'static Known> {
-        self.streams.iter().rev().copied().find(|s| {
-            s.context == context && s.handle == stream && s.thread == owner && !s.closed.load(Ordering::Relaxed)
-        })
+        self.streams.iter().rev().copied().find(|s| s.is(context, stream, owner))
     }
 
-    /// How far a stream has come: the furthest of its threads.
+    /// How far a stream has come: the furthest of its threads' markers, or what the program has waited for.
     pub(crate) fn completed(&self, stream: u32) -> u64 {
-        self.slots.iter().filter(|slot| slot.stream.id == stream).map(|slot| slot.completed()).max().unwrap_or(0)
+        let slots = self.slots.iter().filter(|slot| slot.stream.id == stream).map(|slot| slot.completed());
+        let waited = self.streams.get(stream as usize).map_or(0, |known| known.synchronised.load(Ordering::Relaxed));
+        slots.max().unwrap_or(0).max(waited)
     }
 
     /// The last markers that were set behind a stream's launches, one a thread; they may have been written or not.

@@ -13,6 +13,8 @@ use crate::recorder::Recorder;
 const TICK: Duration = Duration::from_millis(25);
 /// Without progress for so long, the driver is asked.
 const SUSPICION: Duration = Duration::from_millis(100);
+/// The same where only launches without markers are open: they are most likely done.
+const UNMARKED_SUSPICION: Duration = Duration::from_secs(1);
 /// At exit, unfinished work is waited for so long: a fault in it would go unnoticed.
 const EXIT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long an aborting thread waits for the report.
@@ -87,15 +89,16 @@ extern "C" fn on_abort(signal: i32) {
 fn watch() {
     let mut last = Vec::new();
     let mut since = Instant::now();
+    let mut checked = Instant::now();
     let mut reported = false;
     loop {
         std::thread::sleep(TICK);
         let Some(recorder) = Recorder::get().filter(|r| !r.is_inert() && !STOP.load(Ordering::Relaxed)) else { return };
-        let (progress, outstanding) = progress(recorder);
+        let (progress, work) = progress(recorder);
         if progress != last {
             (last, since, reported) = (progress, Instant::now(), false);
         }
-        if !outstanding {
+        if work == Work::None {
             since = Instant::now();
         }
         let still = since.elapsed();
@@ -110,16 +113,24 @@ fn watch() {
                 ASKED.store(0, Ordering::Release);
             }
         }
-        if outstanding && still >= SUSPICION {
+        let patience = match work {
+            Work::None => continue,
+            Work::Awaited => SUSPICION,
+            Work::Unmarked => UNMARKED_SUSPICION,
+        };
+        if still >= patience && checked.elapsed() >= patience {
+            checked = Instant::now();
             Recorder::quietly(|| check(recorder, "watcher"));
-            if let Some(deadline) = recorder.config.hang
-                && still >= deadline
-                && !reported
-                && !faulted(recorder)
-            {
-                reported = true;
-                Recorder::quietly(|| recorder.reporter.hang(recorder, "deadline", still.as_secs_f64()));
-            }
+        }
+        // What has no marker may long be done: a program that launched a little and then does something else.
+        if work == Work::Awaited
+            && let Some(deadline) = recorder.config.hang
+            && still >= deadline
+            && !reported
+            && !faulted(recorder)
+        {
+            reported = true;
+            Recorder::quietly(|| recorder.reporter.hang(recorder, "deadline", still.as_secs_f64()));
         }
     }
 }
@@ -128,13 +139,30 @@ fn faulted(recorder: &Recorder) -> bool {
     recorder.streams.lock().contexts.iter().any(|seen| seen.faulted)
 }
 
+/// What is known of unfinished work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// Everything is done.
+    None,
+    /// Something has no marker and may be done or not.
+    Unmarked,
+    /// A marker is not written yet.
+    Awaited,
+}
+
 /// How far every slot has come, and whether something is launched and not known to be done.
-fn progress(recorder: &Recorder) -> (Vec<(u64, u64)>, bool) {
+fn progress(recorder: &Recorder) -> (Vec<(u64, u64)>, Work) {
     let inner = recorder.streams.lock();
     let slots: Vec<(u64, u64)> =
         inner.slots.iter().map(|s| (s.completed(), s.stream.issued.load(Ordering::Relaxed))).collect();
-    let outstanding = inner.streams.iter().any(|s| inner.completed(s.id) < s.issued.load(Ordering::Relaxed));
-    (slots, outstanding)
+    let work = if inner.slots.iter().any(|slot| slot.is_awaited()) {
+        Work::Awaited
+    } else if inner.streams.iter().any(|s| inner.completed(s.id) < s.issued.load(Ordering::Relaxed)) {
+        Work::Unmarked
+    } else {
+        Work::None
+    };
+    (slots, work)
 }
 
 /// Asks the driver whether the contexts are alive.
@@ -151,7 +179,7 @@ fn check(recorder: &Recorder, who: &str) {
         }
     }
     if let Some((code, context)) = dead {
-        recorder.reporter.fault(recorder, code, who, context);
+        recorder.reporter.fault(recorder, code, who, context, None);
     }
 }
 
@@ -159,9 +187,10 @@ fn check(recorder: &Recorder, who: &str) {
 pub(crate) fn finish(recorder: &Recorder) {
     STOP.store(true, Ordering::Relaxed);
     Recorder::quietly(|| {
+        recorder.mark_the_rest();
         let begin = Instant::now();
         let mut checked = Instant::now();
-        while progress(recorder).1 && !faulted(recorder) && begin.elapsed() < EXIT_PATIENCE {
+        while progress(recorder).1 == Work::Awaited && !faulted(recorder) && begin.elapsed() < EXIT_PATIENCE {
             std::thread::sleep(Duration::from_millis(1));
             if checked.elapsed() > Duration::from_millis(20) {
                 check(recorder, "exit");

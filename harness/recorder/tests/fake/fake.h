@@ -203,6 +203,7 @@ enum {
     CUPTI_DRIVER_TRACE_CBID_cuCtxPopCurrent_v2 = 324,
     CUPTI_DRIVER_TRACE_CBID_cuEventDestroy_v2 = 325,
     CUPTI_DRIVER_TRACE_CBID_cuStreamDestroy_v2 = 326,
+    CUPTI_DRIVER_TRACE_CBID_cuStreamGetFlags = 369,
     CUPTI_DRIVER_TRACE_CBID_cuStreamCreateWithPriority = 367,
     CUPTI_DRIVER_TRACE_CBID_cuGetErrorString = 372,
     CUPTI_DRIVER_TRACE_CBID_cuGetErrorName = 373,

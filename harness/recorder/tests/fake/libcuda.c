@@ -4,7 +4,8 @@
 // concurrent, events order them. The name of a kernel says what it does (see `behaviour`). A fault happens when the
 // kernel runs: what has not finished in its context never does, and every later call there returns the error.
 //
-// Objects are never freed: a late use is then an error code and not a crash of the fake.
+// Objects are never freed: a late use is then an error code and not a crash of the fake. But as the real driver does, it
+// gives the address of a destroyed one to the next.
 #define _GNU_SOURCE
 #include "fake.h"
 
@@ -48,7 +49,8 @@ struct work {
     CUhostFn function;
     void *data;
     // GRAPH
-    struct CUgraphExec_st *exec;
+    struct work *nodes;
+    size_t count;
     // WAIT
     struct CUstream_st *stream;
     uint64_t until;
@@ -63,12 +65,14 @@ struct CUgraphNode_st {
 };
 
 struct CUgraph_st {
+    struct CUgraph_st *next;
     struct CUgraphNode_st *first, **last;
     size_t count;
     bool destroyed;
 };
 
 struct CUgraphExec_st {
+    struct CUgraphExec_st *next;
     struct work *nodes;
     size_t count;
     bool destroyed;
@@ -142,6 +146,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t progress; // work finished, a context died, memory changed
 static struct memory *memories;
 static struct capture *captures;
+static struct CUgraphExec_st *execs;
+static CUgraph graphs;
 static struct CUctx_st *primary[DEVICES];
 static uint32_t contexts;
 static uint64_t stream_ids, capture_ids, ordinals;
@@ -162,7 +168,7 @@ static _Thread_local uint64_t last_ordinal;
 static struct {
     int devices, driver_version;
     bool markers, pinned_memory;
-    unsigned slow_launch, fault_delay;
+    unsigned slow_launch, slow_return, fault_delay;
     uint64_t fault_at, fault_execution;
     CUresult fault_code;
     const char *truth;
@@ -186,6 +192,7 @@ static void read_knobs(void) {
     knobs.markers = !is("FAKE_MARKERS", "unsupported");
     knobs.pinned_memory = !is("FAKE_PINNED", "none");
     knobs.slow_launch = number("FAKE_SLOW_LAUNCH", 0);
+    knobs.slow_return = number("FAKE_SLOW_RETURN", 0);
     knobs.fault_delay = number("FAKE_FAULT_DELAY", 0);
     knobs.fault_code = (CUresult)number("FAKE_FAULT_CODE", CUDA_ERROR_ASSERT);
     knobs.truth = getenv("FAKE_TRUTH");
@@ -295,8 +302,8 @@ static bool execute(CUcontext context, struct work *work) {
         pthread_mutex_lock(&lock);
         break;
     case GRAPH:
-        for (size_t i = 0; i < work->exec->count; i++) {
-            struct work *node = &work->exec->nodes[i];
+        for (size_t i = 0; i < work->count; i++) {
+            struct work *node = &work->nodes[i];
             if (fault && node->ordinal) return die(context, node, fault), false;
             if (!execute(context, node)) return false;
         }
@@ -448,6 +455,14 @@ static void wait_for(CUstream stream, CUstream other) {
     append(stream, &(struct work){.kind = WAIT, .stream = other, .until = other->enqueued});
 }
 
+// Lets other threads at the driver for a while.
+static void linger(unsigned microseconds) {
+    if (!microseconds) return;
+    pthread_mutex_unlock(&lock);
+    usleep(microseconds);
+    pthread_mutex_lock(&lock);
+}
+
 // Hands work to a stream, or to the graph that the stream captures.
 static CUresult enqueue(CUstream stream, struct work *work, bool counts, CUgraphNode *node) {
     CUcontext context = stream->context;
@@ -465,11 +480,7 @@ static CUresult enqueue(CUstream stream, struct work *work, bool counts, CUgraph
         if (node) *node = added;
         return CUDA_SUCCESS;
     }
-    if (knobs.slow_launch && counts) {
-        pthread_mutex_unlock(&lock);
-        usleep(knobs.slow_launch);
-        pthread_mutex_lock(&lock);
-    }
+    if (counts) linger(knobs.slow_launch);
     while (stream->queued >= QUEUE && !context->error) pthread_cond_wait(&progress, &lock);
     if (context->error) return context->error;
     if (stream == &context->legacy) {
@@ -480,6 +491,7 @@ static CUresult enqueue(CUstream stream, struct work *work, bool counts, CUgraph
         wait_for(stream, &context->legacy);
     }
     append(stream, work);
+    if (counts) linger(knobs.slow_return);
     return CUDA_SUCCESS;
 }
 
@@ -894,8 +906,17 @@ API4(cuStreamWriteValue64_v2, WORK, CUstream, stream, CUdeviceptr, addr, cuuint6
 
 static CUresult stream_create(CUstream *stream, unsigned flags) {
     if (!stream || flags & ~(unsigned)CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
+    CUcontext context = stack[depth];
+    for (CUstream old = context->streams; old; old = old->next) {
+        if (!old->destroyed || old->completed < old->enqueued) continue;
+        old->destroyed = false;
+        old->id = ++stream_ids;
+        old->flags = flags;
+        *stream = old;
+        return CUDA_SUCCESS;
+    }
     *stream = calloc(1, sizeof **stream);
-    stream_start(*stream, stack[depth], flags);
+    stream_start(*stream, context, flags);
     return CUDA_SUCCESS;
 }
 
@@ -937,6 +958,11 @@ static CUresult stream_query(CUstream stream) {
 static CUresult stream_id(CUstream stream, unsigned long long *id) {
     CUresult result = resolve(&stream, false);
     return result ? result : GIVE(id, stream->id);
+}
+
+static CUresult stream_flags(CUstream stream, unsigned *flags) {
+    CUresult result = resolve(&stream, false);
+    return result ? result : GIVE(flags, stream->flags);
 }
 
 static CUresult stream_wait(CUstream stream, CUevent event) {
@@ -1015,6 +1041,7 @@ API1(cuStreamSynchronize, WORK | UNSAFE, CUstream, hStream, stream_synchronize(h
 API1(cuStreamQuery, WORK | UNSAFE, CUstream, hStream, stream_query(hStream))
 API2(cuStreamGetCtx, INITIALISED, CUstream, hStream, CUcontext *, pctx, stream_context(hStream, pctx))
 API2(cuStreamGetId, WORK, CUstream, hStream, unsigned long long *, streamId, stream_id(hStream, streamId))
+API2(cuStreamGetFlags, WORK, CUstream, hStream, unsigned int *, flags, stream_flags(hStream, flags))
 API3(cuStreamWaitEvent, WORK, CUstream, hStream, CUevent, hEvent, unsigned int, Flags, stream_wait(hStream, hEvent))
 API2(cuEventCreate, WORK, CUevent *, phEvent, unsigned int, Flags, event_create(phEvent))
 API2(cuEventRecord, WORK, CUevent, hEvent, CUstream, hStream, event_record(hEvent, hStream))
@@ -1140,6 +1167,21 @@ LAUNCH_EX(cuLaunchKernelEx_ptsz, true)
 
 // ---- Graphs ----
 
+static CUgraph graph_new(void) {
+    CUgraph graph = graphs;
+    while (graph && !graph->destroyed) graph = graph->next;
+    if (!graph) {
+        graph = calloc(1, sizeof *graph);
+        graph->next = graphs;
+        graphs = graph;
+    }
+    graph->destroyed = false;
+    graph->first = NULL;
+    graph->last = &graph->first;
+    graph->count = 0;
+    return graph;
+}
+
 static CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode) {
     CUresult result = resolve(&stream, false);
     if (result) return result;
@@ -1151,8 +1193,7 @@ static CUresult capture_begin(CUstream stream, CUstreamCaptureMode mode) {
     capture->origin = stream;
     capture->mode = mode;
     capture->thread = pthread_self();
-    capture->graph = calloc(1, sizeof *capture->graph);
-    capture->graph->last = &capture->graph->first;
+    capture->graph = graph_new();
     capture->next = captures;
     captures = capture;
     stream->place = (struct place){.capture = capture};
@@ -1217,8 +1258,16 @@ static CUresult exchange_mode(CUstreamCaptureMode *mode) {
 
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph) {
     if (!exec || !graph || graph->destroyed) return CUDA_ERROR_INVALID_VALUE;
-    *exec = calloc(1, sizeof **exec);
-    (*exec)->nodes = calloc(graph->count + 1, sizeof *(*exec)->nodes);
+    *exec = execs;
+    while (*exec && !(*exec)->destroyed) *exec = (*exec)->next;
+    if (!*exec) {
+        *exec = calloc(1, sizeof **exec);
+        (*exec)->next = execs;
+        execs = *exec;
+    }
+    (*exec)->destroyed = false;
+    (*exec)->nodes = calloc(graph->count + 1, sizeof *(*exec)->nodes); // replays of the old one may still use theirs
+    (*exec)->count = 0;
     for (CUgraphNode node = graph->first; node; node = node->next) (*exec)->nodes[(*exec)->count++] = node->work;
     return CUDA_SUCCESS;
 }
@@ -1233,7 +1282,7 @@ static CUresult graph_launch(CUgraphExec exec, CUstream stream) {
     CUresult result = resolve(&stream, false);
     if (result) return result;
     if (!exec || exec->destroyed) return CUDA_ERROR_INVALID_VALUE;
-    struct work work = {.kind = GRAPH, .exec = exec};
+    struct work work = {.kind = GRAPH, .nodes = exec->nodes, .count = exec->count};
     if (capturing(stream)) return CUDA_ERROR_NOT_SUPPORTED; // of the fake: a graph within a graph
     return enqueue(stream, &work, true, NULL);
 }
