@@ -277,8 +277,8 @@ pub(super) struct BenchArgs {
     #[arg(long, value_enum, default_value_t = ModeChoice::Async)]
     pub(super) mode: ModeChoice,
 
-    /// Training loops: mlp is launch-bound, transformer is GPU-bound
-    #[arg(long, value_delimiter = ',', default_value = "mlp,transformer", value_name = "PROGRAM")]
+    /// Training loops: mlp is launch-bound, transformer is GPU-bound, graph-replay replays a CUDA graph
+    #[arg(long, value_delimiter = ',', default_value = "mlp,transformer,graph-replay", value_name = "PROGRAM")]
     pub(super) program: Vec<String>,
 
     /// How often each is measured, interleaved

@@ -31,6 +31,7 @@ use crate::assets::{Assets, AssetsError};
 use crate::backend::{DockerError, ReplayError, probe, supervise};
 use crate::diagnose::model::Diagnosis;
 use crate::golden::GoldenError;
+use crate::host::Host;
 use crate::results::{Run, Standing};
 use crate::run::RunError;
 use crate::run_dir::RunDirError;
@@ -213,6 +214,20 @@ fn this_program() -> Result<PathBuf, CliError> {
     std::env::current_exe().map_err(|e| CliError::Infra(format!("failed to find this program: {e}")))
 }
 
+/// This machine, as an interpreter sees it. The launch recorder's library lies beside this program, unless the user says
+/// otherwise.
+async fn probed(program: &Path, python: &str) -> Host {
+    let mut host = probe::probe(program, python).await;
+    if let Some(named) = environment().remove(probe::RECORDER_VARIABLE).filter(|path| !path.is_empty()) {
+        // Cases run in other working directories.
+        let path = std::path::absolute(&named).unwrap_or_else(|_| named.into());
+        let recorder = probe::recorder(&path);
+        host.programs.retain(|program| program.name != recorder.name);
+        host.programs.push(recorder);
+    }
+    host
+}
+
 /// The named scenarios in the order given, or all of them.
 fn scenarios(root: &Path, ids: &[String], all: bool) -> Result<Vec<Scenario>, CliError> {
     if all {
@@ -281,7 +296,7 @@ fn show_scenario(assets: &Assets, args: &ShowArgs, terminal: &Terminal) -> Resul
 }
 
 async fn examine(assets: &Assets, args: &DoctorArgs, terminal: &Terminal) -> Result<Status, CliError> {
-    let host = probe::probe(&this_program()?, &args.python).await;
+    let host = probed(&this_program()?, &args.python).await;
     let captures =
         crate::backend::Replay::open(&assets.captures, None).map(|r| r.stack().to_string()).map_err(|e| e.to_string());
     let diagnosis = crate::doctor::Diagnosis::new(&host, captures);

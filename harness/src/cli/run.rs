@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use super::args::{BackendChoice, CaseArgs, DeviceChoice, LiveArgs, RunArgs};
 use super::output::{self, Terminal};
 use super::progress::Progress;
-use super::{CliError, Status, environment, scenarios, this_program};
+use super::{CliError, Status, environment, probed, scenarios, this_program};
 use crate::assets::Assets;
-use crate::backend::{Backend, Docker, Local, Replay, probe};
+use crate::backend::{Backend, Docker, Local, Replay};
 use crate::case::Device;
 use crate::host::{Host, Stack};
 use crate::plan::{Planned, Selection, plan};
@@ -224,7 +224,7 @@ pub(super) async fn local(live: &LiveArgs) -> Result<Local, CliError> {
 /// Containers of an image on this machine's engine.
 async fn docker(args: &RunArgs, image: &str, device: Device) -> Result<Docker, CliError> {
     let python = &args.live.python;
-    let machine = probe::probe(&this_program()?, python).await;
+    let machine = probed(&this_program()?, python).await;
     let memory = args.memory.map(|mib| u64::from(mib) << 20);
     Ok(Docker::open(&machine, image, python, device, memory).await?)
 }
@@ -232,7 +232,7 @@ async fn docker(args: &RunArgs, image: &str, device: Device) -> Result<Docker, C
 /// This machine, with an interpreter.
 pub(super) async fn local_with(python: &str) -> Result<Local, CliError> {
     let program = this_program()?;
-    let host = probe::probe(&program, python).await;
+    let host = probed(&program, python).await;
     Ok(Local::new(program, host, environment()))
 }
 
