@@ -148,6 +148,9 @@ pub struct Launch {
     /// Native frames, where the process has no Python: symbol, and file and line where debug information tells.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub native: Vec<NativeFrame>,
+    /// In a list of culprits: how many launches of this kernel by this line it stands for, this one included.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub count: u32,
     /// The forward launch that the autograd node of this backward launch belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward: Option<Box<Forward>>,
@@ -157,6 +160,15 @@ pub struct Launch {
     /// For a generated kernel: the lines of the user's function that it was fused from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub source: Vec<Frame>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's interface")]
+fn is_one(count: &u32) -> bool {
+    *count == 1
 }
 
 /// A frame of Python.
@@ -224,4 +236,31 @@ pub struct Exit {
     pub bytes: u64,
     /// Whether a fault was reported.
     pub faulted: bool,
+}
+
+/// Whether the innermost frame is autograd's engine: then the frames tell where `backward()` was called, not what ran.
+pub fn is_engine(frames: &[Frame]) -> bool {
+    frames.first().is_some_and(|frame| frame.function.ends_with("_engine_run_backward"))
+}
+
+impl Launch {
+    /// The line that this launch stands for: that of the user's function which a generated kernel was fused from; for a
+    /// backward launch without Python of its own, the forward line; else the innermost frame in the user's own files.
+    pub fn place(&self) -> Option<&Frame> {
+        // `<string>` may be the user's (`python -c`), or a launcher that Triton typed for itself: a file is the better word.
+        let own = |frames: &'_ [Frame]| {
+            let file = frames.iter().position(|frame| frame.user && !frame.file.starts_with('<'));
+            file.or_else(|| frames.iter().position(|frame| frame.user))
+        };
+        if let Some(frame) = self.source.first() {
+            return Some(frame);
+        }
+        if let Some(forward) = &self.forward
+            && (own(&self.frames).is_none() || is_engine(&self.frames))
+            && let Some(at) = own(&forward.frames)
+        {
+            return forward.frames.get(at);
+        }
+        self.frames.get(own(&self.frames)?)
+    }
 }

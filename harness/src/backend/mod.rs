@@ -8,6 +8,7 @@ mod local;
 pub mod probe;
 mod replay;
 pub mod supervise;
+pub mod user;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

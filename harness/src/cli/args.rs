@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
+use super::args_diagnose::DiagnoseArgs;
 use crate::case::{Mode, Partition};
 use crate::report::Output;
 
@@ -55,6 +56,8 @@ pub(super) enum Command {
         #[command(subcommand)]
         command: ImagesCommand,
     },
+    /// Run your own command and find the line that made it fail
+    Diagnose(DiagnoseArgs),
     /// Print the JSON Schema of `run.json` and of `--format json`
     Schema,
 }
@@ -421,7 +424,7 @@ pub(super) struct CleanImagesArgs {
     pub(super) dry_run: bool,
 }
 
-fn seconds(text: &str) -> Result<f64, String> {
+pub(super) fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(s) if s > 0.0 && s <= 1e6 => Ok(s),
         _ => Err("a number of seconds between 0 and 1000000 is wanted".into()),

@@ -8,7 +8,9 @@
 //! | 3 | infrastructure: the harness or the machine failed, the run was interrupted, or nothing could run |
 
 mod args;
+mod args_diagnose;
 mod bench;
+mod diagnose;
 mod images;
 mod output;
 mod progress;
@@ -171,13 +173,14 @@ fn dispatch(args: Args, terminal: &Terminal) -> Result<Status, CliError> {
     match args.command {
         Command::List(list) => list_scenarios(&assets()?, &list, terminal),
         Command::Show(show) => show_scenario(&assets()?, &show, terminal),
-        Command::Doctor(doctor) => block_on(diagnose(&assets()?, &doctor, terminal)),
+        Command::Doctor(doctor) => block_on(examine(&assets()?, &doctor, terminal)),
         Command::Run(args) => block_on(run::run(&assets()?, args, terminal)),
         Command::Report(args) => report(&args, terminal),
         Command::Test(args) => test::test(&assets()?, &args, terminal),
         Command::Record(args) => block_on(record::record(&assets()?, args, terminal)),
         Command::Bench(args) => block_on(bench::run(args, terminal)),
         Command::Images { command } => block_on(images::images(&assets()?, command, terminal)),
+        Command::Diagnose(args) => block_on(diagnose::run(args, &here, terminal)),
         Command::Schema => {
             let schema = schemars::schema_for!(Run);
             let text = serde_json::to_string_pretty(&schema).map_err(|e| CliError::Infra(e.to_string()))?;
@@ -274,7 +277,7 @@ fn show_scenario(assets: &Assets, args: &ShowArgs, terminal: &Terminal) -> Resul
     Ok(Status::Met)
 }
 
-async fn diagnose(assets: &Assets, args: &DoctorArgs, terminal: &Terminal) -> Result<Status, CliError> {
+async fn examine(assets: &Assets, args: &DoctorArgs, terminal: &Terminal) -> Result<Status, CliError> {
     let host = probe::probe(&this_program()?, &args.python).await;
     let captures =
         crate::backend::Replay::open(&assets.captures, None).map(|r| r.stack().to_string()).map_err(|e| e.to_string());

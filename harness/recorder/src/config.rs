@@ -1,0 +1,151 @@
+//! What the environment asks for.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// When a completion marker is set behind a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Markers {
+    /// Before and behind every launch that can fault by its data; behind others one for several, see [`crate::risk`].
+    Adaptive,
+    /// Behind every launch.
+    Every,
+    /// None: launches are only logged.
+    Off,
+}
+
+/// The settings, all from variables that begin with `FAULTLAB_RECORDER_`.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// `DIR`: where the report goes; without it there is only the block on standard error.
+    pub(crate) folder: Option<PathBuf>,
+    /// `MARKERS`.
+    pub(crate) markers: Markers,
+    /// `HANG`: seconds without progress after which the running launches are reported; zero is never.
+    pub(crate) hang: Option<Duration>,
+    /// `STDERR=0` keeps the block away.
+    pub(crate) stderr: bool,
+    /// `SIGNAL`: the signal that asks for a report of what is running; 0 is none.
+    pub(crate) signal: i32,
+    /// `RING`: launches that are remembered, a power of two.
+    pub(crate) ring: usize,
+    /// `CUPTI`: the library, where it is not found.
+    pub(crate) cupti: Option<PathBuf>,
+    /// What could not be understood, as a sentence each.
+    pub(crate) complaints: Vec<String>,
+}
+
+impl Config {
+    /// Reads the environment through `variable`.
+    pub(crate) fn read(variable: impl Fn(&str) -> Option<String>) -> Self {
+        let get = |name: &str| variable(&format!("FAULTLAB_RECORDER_{name}")).filter(|value| !value.is_empty());
+        let mut complaints = Vec::new();
+        let mut complain = |name: &str, value: &str, wanted: &str| {
+            complaints.push(format!("FAULTLAB_RECORDER_{name}={value} is not understood (wanted: {wanted}); ignored"));
+        };
+        let markers = match get("MARKERS").as_deref() {
+            None | Some("adaptive") => Markers::Adaptive,
+            Some("every") => Markers::Every,
+            Some("off") => Markers::Off,
+            Some(other) => {
+                complain("MARKERS", other, "adaptive, every or off");
+                Markers::Adaptive
+            }
+        };
+        let hang = match get("HANG") {
+            None => Some(DEFAULT_HANG),
+            Some(text) => match text.parse::<f64>().ok().filter(|s| s.is_finite() && (0.0..1e9).contains(s)) {
+                Some(seconds) if seconds > 0.0 => Some(Duration::from_secs_f64(seconds)),
+                Some(_) => None,
+                None => {
+                    complain("HANG", &text, "seconds, 0 for never");
+                    Some(DEFAULT_HANG)
+                }
+            },
+        };
+        let signal = match get("SIGNAL") {
+            None => libc::SIGUSR2,
+            Some(text) => match text.parse().ok().filter(|n| (0..=64).contains(n)) {
+                Some(number) => number,
+                None => {
+                    complain("SIGNAL", &text, "a number from 1 to 64, 0 for none");
+                    libc::SIGUSR2
+                }
+            },
+        };
+        let ring = match get("RING") {
+            None => DEFAULT_RING,
+            Some(text) => {
+                match text.parse::<usize>().ok().filter(|n| n.is_power_of_two() && (1024..=1 << 22).contains(n)) {
+                    Some(entries) => entries,
+                    None => {
+                        complain("RING", &text, "a power of two from 1024 to 4194304");
+                        DEFAULT_RING
+                    }
+                }
+            }
+        };
+        Self {
+            folder: get("DIR").map(PathBuf::from),
+            markers,
+            hang,
+            stderr: get("STDERR").is_none_or(|value| value != "0"),
+            signal,
+            ring,
+            cupti: get("CUPTI").map(PathBuf::from),
+            complaints,
+        }
+    }
+}
+
+impl Markers {
+    /// As the environment names it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Adaptive => "adaptive",
+            Self::Every => "every",
+            Self::Off => "off",
+        }
+    }
+}
+
+const DEFAULT_HANG: Duration = Duration::from_secs(120);
+/// A training step of a large model is some thousand launches; a backward launch has to find its forward one.
+const DEFAULT_RING: usize = 1 << 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Config {
+        Config::read(|name| pairs.iter().find(|(n, _)| *n == name).map(|(_, v)| (*v).to_string()))
+    }
+
+    #[test]
+    fn defaults_and_every_setting() {
+        let config = read(&[]);
+        assert_eq!((config.markers, config.hang, config.ring), (Markers::Adaptive, Some(DEFAULT_HANG), DEFAULT_RING));
+        assert!(config.stderr && config.complaints.is_empty());
+        let config = read(&[
+            ("FAULTLAB_RECORDER_MARKERS", "every"),
+            ("FAULTLAB_RECORDER_HANG", "0"),
+            ("FAULTLAB_RECORDER_STDERR", "0"),
+            ("FAULTLAB_RECORDER_RING", "4096"),
+            ("FAULTLAB_RECORDER_SIGNAL", "10"),
+        ]);
+        assert_eq!((config.markers, config.hang, config.ring, config.signal), (Markers::Every, None, 4096, 10));
+        assert!(!config.stderr && config.complaints.is_empty());
+    }
+
+    #[test]
+    fn what_is_not_understood_is_said_and_ignored() {
+        let config = read(&[
+            ("FAULTLAB_RECORDER_MARKERS", "often"),
+            ("FAULTLAB_RECORDER_HANG", "soon"),
+            ("FAULTLAB_RECORDER_RING", "1000"),
+            ("FAULTLAB_RECORDER_SIGNAL", "-4"),
+        ]);
+        assert_eq!(config.complaints.len(), 4);
+        assert!(config.complaints[0].contains("MARKERS=often"), "{:?}", config.complaints);
+    }
+}

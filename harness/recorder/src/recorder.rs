@@ -1,0 +1,580 @@
+//! The call-back: what happens at every driver call of the program.
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+use cudarc::cupti::sys;
+
+use crate::autograd::Autograd;
+use crate::capture::Captures;
+use crate::config::{Config, Markers};
+use crate::cuda::{self, Context, Driver, Stream};
+use crate::cupti::{Cupti, ENTER};
+use crate::ops::{self, Kind, Op, Table, Waited, normalise};
+use crate::python::{Frames, Python};
+use crate::report::Reporter;
+use crate::ring::{Launch, Ring, Stack};
+use crate::risk::{GRAPH_STRIDE, IDLE_STRIDE, STRIDE};
+use crate::streams::{Slot, Streams, Words};
+use crate::symbols::{Symbol, Symbols};
+
+/// Everything that the recorder keeps. There is one, made when the driver loads the library.
+pub(crate) struct Recorder {
+    pub(crate) config: Config,
+    pub(crate) driver: Driver,
+    pub(crate) cupti: OnceLock<Cupti>,
+    pub(crate) table: Table,
+    pub(crate) ring: Ring,
+    pub(crate) symbols: Symbols,
+    pub(crate) streams: Streams,
+    pub(crate) words: Words,
+    pub(crate) captures: Captures,
+    pub(crate) autograd: Autograd,
+    pub(crate) reporter: Reporter,
+    python: OnceLock<Option<Python>>,
+    markers_set: AtomicU64,
+    /// The driver refused a marker: its code, and no more are set.
+    refused: AtomicI32,
+    /// A forked child has no CUDA, and the other threads of the recorder are not there.
+    inert: AtomicBool,
+}
+
+static RECORDER: OnceLock<Recorder> = OnceLock::new();
+
+thread_local! {
+    /// The recorder calls the driver itself; these calls are not the program's.
+    static BUSY: Cell<bool> = const { Cell::new(false) };
+    static THREAD: Cell<i32> = const { Cell::new(0) };
+}
+
+/// A call as CUPTI describes it.
+struct Call<'a> {
+    id: u32,
+    data: &'a sys::CUpti_CallbackData,
+    context: Context,
+}
+
+/// What a call launches, as its parameters say.
+struct Shape {
+    kind: Kind,
+    stream: Stream,
+    grid: [u32; 3],
+    block: [u32; 3],
+    graph: usize,
+}
+
+/// Marks an id in the call's correlation word as one of a capture.
+const CAPTURED: u64 = 1 << 63;
+/// Marks an ordinal there as one with a marker before it.
+const FENCED: u64 = 1 << 62;
+
+impl Recorder {
+    /// The one recorder, once it is made.
+    pub(crate) fn get() -> Option<&'static Self> {
+        RECORDER.get()
+    }
+
+    /// Makes it. `None` if there is one.
+    pub(crate) fn make(config: Config, driver: Driver) -> Option<&'static Self> {
+        let recorder = Self {
+            ring: Ring::new(config.ring),
+            reporter: Reporter::new(&config),
+            config,
+            driver,
+            cupti: OnceLock::new(),
+            table: Table::new(),
+            symbols: Symbols::default(),
+            streams: Streams::default(),
+            words: Words::default(),
+            captures: Captures::default(),
+            autograd: Autograd::default(),
+            python: OnceLock::new(),
+            markers_set: AtomicU64::new(0),
+            refused: AtomicI32::new(0),
+            inert: AtomicBool::new(false),
+        };
+        RECORDER.set(recorder).ok()?;
+        RECORDER.get()
+    }
+
+    /// The interpreter, if the process has one.
+    pub(crate) fn python(&self) -> Option<&Python> {
+        self.python.get_or_init(Python::detect).as_ref()
+    }
+
+    /// Does nothing any more.
+    pub(crate) fn retire(&self) {
+        self.inert.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was retired.
+    pub(crate) fn is_inert(&self) -> bool {
+        self.inert.load(Ordering::Relaxed)
+    }
+
+    /// Markers that were set.
+    pub(crate) fn markers_set(&self) -> u64 {
+        self.markers_set.load(Ordering::Relaxed)
+    }
+
+    /// Why no markers are set, if that is so.
+    pub(crate) fn without_markers(&self) -> Option<String> {
+        match (self.config.markers, self.refused.load(Ordering::Relaxed), self.words.refused()) {
+            (Markers::Off, ..) => Some("off".to_string()),
+            (_, 0, 0) => None,
+            (_, 0, code) => Some(format!("there is no pinned memory for them ({})", self.driver.error_name(code))),
+            (_, code, _) => Some(format!("the driver refuses them ({})", self.driver.error_name(code))),
+        }
+    }
+
+    /// Runs something of ours that may call the driver.
+    pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> Option<T> {
+        let entered = BUSY.try_with(|busy| !busy.replace(true)).unwrap_or(false);
+        if !entered {
+            return None;
+        }
+        let result = run();
+        let _ = BUSY.try_with(|busy| busy.set(false));
+        Some(result)
+    }
+
+    /// The calling thread's stack. The native one, which is dear, only where nothing else tells the place.
+    pub(crate) fn stack(&self, placed: bool) -> Stack {
+        let mut frames = Frames::default();
+        if let Some(python) = self.python() {
+            python.walk(&mut frames);
+        }
+        if frames.len > 0 || placed { Stack::Python(frames) } else { Stack::Native(native_stack()) }
+    }
+
+    fn enter(&self, call: &Call<'_>) {
+        match self.table.get(call.id) {
+            Op::Other | Op::Update | Op::Instantiate | Op::Clone | Op::BeginCapture => {}
+            Op::Kernel | Op::KernelEx | Op::Graph | Op::Transfer(..) => self.launching(call),
+            Op::EndCapture => self.ending_capture(call),
+            Op::DestroyExec => {}
+            Op::RecordEvent => {
+                let (stream, event) = (self.stream_at(call, 1), call.word(0));
+                self.streams.recorded(call.context, stream, thread(), event);
+            }
+            Op::WaitEvent => {
+                let (stream, event) = (self.stream_at(call, 0), call.word(1));
+                self.streams.waits(call.context, stream, thread(), event, self.ring.last());
+            }
+            Op::DestroyStream => self.streams.close(call.context, call.word(0)),
+            Op::DestroyContext => self.destroying_context(call),
+            Op::Synchronize => {
+                self.before_wait(call);
+                call.correlate(self.ring.last());
+            }
+        }
+    }
+
+    fn exit(&self, call: &Call<'_>) {
+        let code = call.result();
+        if code != 0 {
+            if cuda::is_device_fault(code) {
+                self.reporter.fault(self, code, &call.name(), call.context, self.failed_transfer(call));
+            }
+            return;
+        }
+        match self.table.get(call.id) {
+            Op::Kernel | Op::KernelEx | Op::Graph | Op::Transfer(..) => self.launched(call),
+            Op::BeginCapture => self.began_capture(call),
+            Op::EndCapture => {
+                self.captures.active.fetch_sub(1, Ordering::Relaxed);
+                // SAFETY: `cuStreamEndCapture(hStream, CUgraph *phGraph)` has succeeded.
+                let graph = unsafe { call.out(1) };
+                if let (Some(graph), id @ 1..) = (graph, call.correlation()) {
+                    self.captures.lock().ended(id & !CAPTURED, graph);
+                }
+            }
+            Op::Instantiate => {
+                // SAFETY: every `cuGraphInstantiate…(CUgraphExec *, CUgraph, …)` begins so, and it has succeeded.
+                if let Some(exec) = unsafe { call.out(0) } {
+                    self.captures.lock().instantiated(call.word(1), exec);
+                }
+            }
+            Op::Update => self.captures.lock().instantiated(call.word(1), call.word(0)),
+            Op::Clone => {
+                // SAFETY: `cuGraphClone(CUgraph *phGraphClone, CUgraph originalGraph)` has succeeded.
+                if let Some(copy) = unsafe { call.out(0) } {
+                    self.captures.lock().copied(call.word(1), copy);
+                }
+            }
+            Op::DestroyExec => self.captures.lock().destroyed(call.word(0)),
+            Op::Synchronize => self.waited(call),
+            Op::Other | Op::RecordEvent | Op::WaitEvent | Op::DestroyStream | Op::DestroyContext => {}
+        }
+    }
+
+    /// Before a launch: draws its ordinal, and sets the marker that tells what came before from a launch that can fault.
+    fn launching(&self, call: &Call<'_>) {
+        let Some(shape) = self.shape(call) else { return };
+        if let Some(id) = self.capture_of(shape.stream) {
+            call.correlate(CAPTURED | id);
+            return;
+        }
+        let seq = self.ring.draw();
+        let mut fenced = 0;
+        if self.config.markers == Markers::Adaptive && self.is_risky(call, shape.kind) {
+            let slot = self.slot(call, shape.stream);
+            if slot.unmarked.load(Ordering::Relaxed) > 0 && self.mark(slot, seq - 1) {
+                fenced = FENCED;
+            }
+        }
+        call.correlate(seq | fenced);
+    }
+
+    /// After a launch: notes it, and sets its marker.
+    fn launched(&self, call: &Call<'_>) {
+        let Some(shape) = self.shape(call) else { return };
+        let correlation = call.correlation();
+        let seq = correlation & !FENCED;
+        let kernel = shape.kind == Kind::Kernel;
+        let autograd = self.autograd.current();
+        let symbol = if kernel { self.symbol(call) } else { Symbol::default() };
+        let mut launch = Launch {
+            seq,
+            returned: self.ring.last(),
+            kind: shape.kind,
+            fenced: correlation & FENCED != 0,
+            marked: false,
+            symbol,
+            call: if kernel { "" } else { call.static_name() },
+            grid: shape.grid,
+            block: shape.block,
+            stream: 0,
+            thread: thread(),
+            graph: shape.graph,
+            stack: self.stack(autograd.node.is_some()),
+            autograd,
+        };
+        if seq & CAPTURED != 0 {
+            self.captured(seq & !CAPTURED, shape.stream, launch);
+            return;
+        }
+        if seq == 0 {
+            // The call began before the subscription did.
+            return;
+        }
+        let slot = self.slot(call, shape.stream);
+        launch.stream = slot.stream.id;
+        slot.stream.issued.fetch_max(seq, Ordering::Relaxed);
+        if shape.kind == Kind::Graph
+            && let Some(capture) = self.captures.lock().of_exec(shape.graph)
+        {
+            capture.replays += 1;
+        }
+        let unmarked = slot.unmarked.fetch_add(1, Ordering::Relaxed) + 1;
+        let due = match self.config.markers {
+            Markers::Off => false,
+            Markers::Every => true,
+            Markers::Adaptive => {
+                shape.kind == Kind::Graph
+                    || (kernel && symbol.risky)
+                    || unmarked >= STRIDE
+                    || (unmarked >= IDLE_STRIDE && slot.is_caught_up())
+            }
+        };
+        launch.marked = due && self.refused.load(Ordering::Relaxed) == 0;
+        self.ring.put(launch);
+        if launch.marked && !self.mark(slot, seq) {
+            self.ring.put(Launch { marked: false, ..launch });
+        }
+        self.reporter.first_launch(self, slot.stream.device);
+    }
+
+    /// The copy that a failing call was itself: one that waits (of pageable memory) can be what faults.
+    fn failed_transfer(&self, call: &Call<'_>) -> Option<Launch> {
+        let shape = self.shape(call).filter(|shape| matches!(shape.kind, Kind::Memcpy | Kind::Memset))?;
+        let slot = self.slot(call, shape.stream);
+        Some(Launch {
+            seq: call.correlation() & !(FENCED | CAPTURED),
+            returned: self.ring.last(),
+            kind: shape.kind,
+            fenced: false,
+            marked: false,
+            symbol: Symbol::default(),
+            call: call.static_name(),
+            grid: shape.grid,
+            block: shape.block,
+            stream: slot.stream.id,
+            thread: thread(),
+            graph: 0,
+            stack: self.stack(true),
+            autograd: self.autograd.current(),
+        })
+    }
+
+    fn captured(&self, id: u64, stream: Stream, launch: Launch) {
+        let proven = self.markers_set() > 0 && self.refused.load(Ordering::Relaxed) == 0;
+        let wanted = self.config.markers;
+        let risky = launch.kind == Kind::Kernel && launch.symbol.risky;
+        let due = |unmarked| match wanted {
+            Markers::Off => false,
+            Markers::Every => true,
+            Markers::Adaptive => risky || unmarked >= GRAPH_STRIDE,
+        };
+        // Where a marker was never accepted, a refused one might spoil the capture: better none.
+        let word = proven.then(|| self.words.next(&self.driver).ok()).flatten();
+        let marker = {
+            let mut captures = self.captures.lock();
+            let Some(capture) = captures.of(id) else { return };
+            let lane = capture.lane(stream, || word);
+            capture.add(launch, lane, due)
+        };
+        self.capture_marker(id, stream, marker);
+    }
+
+    fn capture_marker(&self, id: u64, stream: Stream, marker: Option<(u32, crate::streams::Word)>) {
+        let Some((value, word)) = marker else { return };
+        if self.driver.write_value(stream, word.device(), value) == 0 {
+            self.markers_set.fetch_add(1, Ordering::Relaxed);
+        } else if let Some(capture) = self.captures.lock().get(id) {
+            capture.unmark(value);
+        }
+    }
+
+    fn began_capture(&self, call: &Call<'_>) {
+        self.captures.active.fetch_add(1, Ordering::Relaxed);
+        let to_graph = call.name().contains("ToGraph");
+        if to_graph && let Some(id) = self.driver.capture(self.stream_at(call, 0)) {
+            if let Some(capture) = self.captures.lock().of(id) {
+                capture.bare = true;
+            }
+        }
+    }
+
+    fn ending_capture(&self, call: &Call<'_>) {
+        let stream = self.stream_at(call, 0);
+        let Some(id) = self.driver.capture(stream) else { return };
+        call.correlate(CAPTURED | id);
+        let marker = self.captures.lock().get(id).and_then(|capture| capture.last(stream));
+        self.capture_marker(id, stream, marker);
+    }
+
+    /// The host is about to wait: a marker costs nothing now, and tells what it waits for.
+    fn before_wait(&self, call: &Call<'_>) {
+        if self.config.markers != Markers::Adaptive || self.captures.any() {
+            return;
+        }
+        let (context, me) = (call.context, thread());
+        let due: Vec<(&'static Slot, u64)> = {
+            let inner = self.streams.lock();
+            let mine = inner.slots.iter().filter(|s| s.stream.context == context && s.thread == me);
+            mine.filter(|s| s.unmarked.load(Ordering::Relaxed) > 0)
+                .map(|s| (*s, s.stream.issued.load(Ordering::Relaxed)))
+                .collect()
+        };
+        for (slot, issued) in due {
+            self.mark(slot, issued);
+        }
+    }
+
+    /// The host has waited, without an error: what was launched before is done, markers or not.
+    fn waited(&self, call: &Call<'_>) {
+        let upto = call.correlation();
+        match ops::waited_for(call.id) {
+            Waited::Stream => self.streams.synchronised(call.context, Some((self.stream_at(call, 0), thread())), upto),
+            Waited::DefaultStream => self.streams.synchronised(call.context, Some((0, 0)), upto),
+            Waited::Context => self.streams.synchronised(call.context, None, upto),
+            Waited::Event => self.streams.event_reached(call.word(0)),
+        }
+    }
+
+    fn destroying_context(&self, call: &Call<'_>) {
+        // The argument is a context or a device; in the second case all of that device go.
+        let argument = call.word(0);
+        let device = i32::try_from(argument).ok();
+        let of_device: Vec<Context> = {
+            let inner = self.streams.lock();
+            inner.streams.iter().filter(|s| Some(s.device) == device).map(|s| s.context).collect()
+        };
+        self.streams.forget(|context| context == argument || of_device.contains(&context));
+    }
+
+    fn mark(&self, slot: &Slot, seq: u64) -> bool {
+        if self.refused.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        match slot.mark(&self.driver, seq) {
+            Ok(()) => {
+                self.markers_set.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            Err(code) => {
+                // A context that has just died refuses everything; that says nothing about markers.
+                if code != 0 && !cuda::is_device_fault(code) && self.markers_set() == 0 {
+                    self.refused.store(code, Ordering::Relaxed);
+                }
+                false
+            }
+        }
+    }
+
+    fn slot(&self, call: &Call<'_>, stream: Stream) -> &'static Slot {
+        self.streams.slot(&self.driver, &self.words, call.context, stream, thread())
+    }
+
+    fn is_risky(&self, call: &Call<'_>, kind: Kind) -> bool {
+        kind == Kind::Kernel && self.symbol(call).risky
+    }
+
+    fn symbol(&self, call: &Call<'_>) -> Symbol {
+        // SAFETY: CUPTI's name of the kernel lives during the call-back.
+        unsafe { self.symbols.intern(call.data.symbolName) }
+    }
+
+    fn capture_of(&self, stream: Stream) -> Option<u64> {
+        if self.captures.any() { self.driver.capture(stream) } else { None }
+    }
+
+    fn stream_at(&self, call: &Call<'_>, word: usize) -> Stream {
+        normalise(call.id, call.word(word))
+    }
+
+    /// What the call launches.
+    fn shape(&self, call: &Call<'_>) -> Option<Shape> {
+        let parameters = call.data.functionParams;
+        let (kind, stream, grid, block, graph) = match self.table.get(call.id) {
+            Op::Kernel => {
+                // SAFETY: the parameters of the kernel launches begin with those of `cuLaunchKernel`, up to the stream.
+                let p = unsafe { &*parameters.cast::<sys::cuLaunchCooperativeKernel_params_st>() };
+                let grid = [p.gridDimX, p.gridDimY, p.gridDimZ];
+                (Kind::Kernel, p.hStream as usize, grid, [p.blockDimX, p.blockDimY, p.blockDimZ], 0)
+            }
+            Op::KernelEx => {
+                // SAFETY: the parameters of `cuLaunchKernelEx`; the driver reads its configuration in this very call.
+                let config = unsafe { (*parameters.cast::<sys::cuLaunchKernelEx_params_st>()).config.as_ref() }?;
+                let grid = [config.gridDimX, config.gridDimY, config.gridDimZ];
+                let block = [config.blockDimX, config.blockDimY, config.blockDimZ];
+                (Kind::Kernel, config.hStream as usize, grid, block, 0)
+            }
+            Op::Graph => (Kind::Graph, call.word(1), [0; 3], [0; 3], call.word(0)),
+            Op::Transfer(kind, offset) => {
+                // SAFETY: the table has the offset of the stream in this call's parameters.
+                let stream = unsafe { parameters.byte_add(offset.into()).cast::<usize>().read_unaligned() };
+                (kind, stream, [0; 3], [0; 3], 0)
+            }
+            _ => return None,
+        };
+        Some(Shape { kind, stream: normalise(call.id, stream), grid, block, graph })
+    }
+}
+
+impl Call<'_> {
+    /// A word of the parameters: every one of the calls where this is used has word-sized ones up to there.
+    fn word(&self, at: usize) -> usize {
+        // SAFETY: see above; `functionParams` is aligned for its widest member.
+        unsafe { self.data.functionParams.cast::<usize>().add(at).read() }
+    }
+
+    /// What a pointer parameter points to, after the call.
+    ///
+    /// # Safety
+    /// The word is a pointer into which the call, having succeeded, has written a handle.
+    unsafe fn out(&self, at: usize) -> Option<usize> {
+        let pointer = self.word(at) as *const usize;
+        // SAFETY: the caller's promise.
+        unsafe { pointer.as_ref() }.copied()
+    }
+
+    fn result(&self) -> i32 {
+        let value = self.data.functionReturnValue.cast::<i32>();
+        // SAFETY: at the exit of a driver call, CUPTI has its CUresult there.
+        unsafe { value.as_ref() }.copied().unwrap_or(0)
+    }
+
+    fn correlate(&self, value: u64) {
+        // SAFETY: CUPTI gives each call a word that both of its call-backs see.
+        if let Some(word) = unsafe { self.data.correlationData.as_mut() } {
+            *word = value;
+        }
+    }
+
+    fn correlation(&self) -> u64 {
+        // SAFETY: as above.
+        unsafe { self.data.correlationData.as_ref() }.copied().unwrap_or(0)
+    }
+
+    fn static_name(&self) -> &'static str {
+        let name = self.data.functionName;
+        if name.is_null() {
+            return "?";
+        }
+        // SAFETY: names of entry points are static strings of CUPTI, which is never unloaded.
+        unsafe { CStr::from_ptr(name) }.to_str().unwrap_or("?")
+    }
+
+    fn name(&self) -> String {
+        self.static_name().to_string()
+    }
+}
+
+/// The kernel's number of the calling thread.
+pub(crate) fn thread() -> i32 {
+    // SAFETY: has no arguments and cannot fail.
+    let ask = || i32::try_from(unsafe { libc::syscall(libc::SYS_gettid) }).unwrap_or(0);
+    let cached = THREAD.try_with(|cached| {
+        if cached.get() == 0 {
+            cached.set(ask());
+        }
+        cached.get()
+    });
+    cached.unwrap_or_else(|_| ask())
+}
+
+/// Forgets the cached number: a forked child's thread has another.
+pub(crate) fn forget_thread() {
+    let _ = THREAD.try_with(|cached| cached.set(0));
+}
+
+/// Return addresses of the calling thread, the recorder's own included.
+fn native_stack() -> crate::ring::Addresses {
+    let mut addresses = [0; 20];
+    let mut filled = 0;
+    // SAFETY: not called from a signal handler, and not from two frames of the same thread at once.
+    unsafe {
+        backtrace::trace_unsynchronized(|frame| {
+            if let Some(place) = addresses.get_mut(filled) {
+                *place = frame.ip() as usize;
+                filled += 1;
+            }
+            filled < addresses.len()
+        });
+    }
+    addresses
+}
+
+/// The call-back that CUPTI is given.
+///
+/// # Safety
+/// Only CUPTI calls it, with the data that goes with the domain.
+pub(crate) unsafe extern "C" fn callback(_: *mut c_void, domain: u32, id: u32, data: *const c_void) {
+    if domain != crate::cupti::DRIVER_API {
+        return;
+    }
+    // SAFETY: the data of the driver domain, alive during the call-back.
+    if let Some(data) = unsafe { data.cast::<sys::CUpti_CallbackData>().as_ref() } {
+        observe(id, data);
+    }
+}
+
+/// Looks at a driver call of the program, before or after it.
+pub(crate) fn observe(id: u32, data: &sys::CUpti_CallbackData) {
+    let Some(recorder) = Recorder::get().filter(|recorder| !recorder.is_inert()) else { return };
+    Recorder::quietly(|| {
+        let run = || {
+            let call = Call { id, data, context: data.context as usize };
+            if data.callbackSite as u32 == ENTER { recorder.enter(&call) } else { recorder.exit(&call) }
+        };
+        // Nothing of ours may unwind into the driver. A recorder that panicked once is off.
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
+            recorder.retire();
+            recorder.reporter.panicked();
+        }
+    });
+}

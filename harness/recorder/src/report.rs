@@ -1,0 +1,581 @@
+//! What the recorder says: JSON lines into a file, and one block on standard error.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::autograd::{NO_SEQUENCE, NodeId, is_view};
+use crate::capture::Captured;
+use crate::compiled;
+use crate::config::Config;
+use crate::cuda::Context;
+use crate::format::{
+    Active, Confidence, Exit, Fault, Forward, Frame, Hang, Launch, NativeFrame, Node, Notice, Record, Start, Surfaced,
+};
+use crate::locate::{Progress, State, locate, running, state};
+use crate::ops::Kind;
+use crate::recorder::Recorder;
+use crate::ring::{self, Stack};
+use crate::streams::{Known, Seen};
+
+/// Launches that are shown before and behind the first culprit.
+const AROUND: usize = 4;
+/// Candidates that are described.
+const MOST_CULPRITS: usize = 64;
+/// Of these, how many the block on standard error shows.
+const MOST_SHOWN: usize = 6;
+/// How far the chain of backward nodes of backward nodes is followed.
+const MOST_HOPS: usize = 4;
+
+/// Where reports go.
+pub(crate) struct Reporter {
+    path: Option<PathBuf>,
+    stderr: bool,
+    file: Mutex<Option<File>>,
+    active: AtomicBool,
+    faulted: AtomicBool,
+}
+
+impl Reporter {
+    pub(crate) fn new(config: &Config) -> Self {
+        // Made at the first line: a process that never uses CUDA leaves no file.
+        let path = config.folder.as_ref().map(|folder| folder.join(format!("recorder.{}.jsonl", std::process::id())));
+        Self {
+            path,
+            stderr: config.stderr,
+            file: Mutex::new(None),
+            active: AtomicBool::new(false),
+            faulted: AtomicBool::new(false),
+        }
+    }
+
+    /// Writes a line. A report that cannot be written is no reason to disturb the program.
+    pub(crate) fn record(&self, record: &Record) {
+        let Some(path) = &self.path else { return };
+        let Ok(mut line) = serde_json::to_string(record) else { return };
+        line.push('\n');
+        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.is_none() {
+            *file = OpenOptions::new().create(true).append(true).open(path).ok();
+            if file.is_none() {
+                self.say(&format!("the report cannot be written to {}", path.display()));
+            }
+        }
+        if let Some(file) = file.as_mut() {
+            let _ = file.write_all(line.as_bytes());
+        }
+    }
+
+    /// Lines for the user, each with the name of who says it.
+    pub(crate) fn say(&self, text: &str) {
+        if !self.stderr {
+            return;
+        }
+        let mut block = String::new();
+        for line in text.lines() {
+            let _ = writeln!(block, "faultlab: {line}");
+        }
+        // In one write, so that what other threads print does not come between.
+        let _ = std::io::stderr().write_all(block.as_bytes());
+    }
+
+    /// A word that belongs into both.
+    pub(crate) fn notice(&self, code: &str, message: &str) {
+        self.record(&Record::Notice(Notice { code: code.to_string(), message: message.to_string() }));
+        self.say(message);
+    }
+
+    /// The recorder has a bug; the program goes on without it.
+    pub(crate) fn panicked(&self) {
+        self.notice("panicked", "the recorder failed and is off; please report this");
+    }
+
+    pub(crate) fn start(&self, start: Start) {
+        self.record(&Record::Start(start));
+    }
+
+    /// After the first launch: proof that the recorder is on.
+    pub(crate) fn first_launch(&self, recorder: &Recorder, device: i32) {
+        if self.active.load(Ordering::Relaxed) || self.active.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let markers = recorder.without_markers().unwrap_or_else(|| "on".to_string());
+        self.record(&Record::Active(Active { device, markers }));
+        crate::watch::start(recorder);
+    }
+
+    /// A context is dead: says, once for each, which launch did it.
+    pub(crate) fn fault(
+        &self,
+        recorder: &Recorder,
+        code: i32,
+        call: &str,
+        context: Context,
+        failing: Option<ring::Launch>,
+    ) {
+        {
+            let mut inner = recorder.streams.lock();
+            // An error in a context in which nothing was launched is another's, seen from here.
+            let known = inner.contexts.iter().any(|seen| seen.context == context);
+            let faulted = |seen: &&Seen| seen.faulted && (seen.context == context || !known);
+            if inner.contexts.iter().find(faulted).is_some() {
+                return;
+            }
+            inner.contexts.iter_mut().filter(|seen| seen.context == context).for_each(|seen| seen.faulted = true);
+        }
+        self.faulted.store(true, Ordering::Relaxed);
+        let view = View::take(recorder, Some(context));
+        let located =
+            locate(code, &view.launches, &view.progress, failing, view.forgotten, |launch| view.line(recorder, launch));
+        let mut frames = match recorder.stack(true) {
+            Stack::Python(frames) => python_frames(recorder, &frames),
+            Stack::Native(_) => Vec::new(),
+        };
+        if frames.is_empty() {
+            frames = main_thread(recorder);
+        }
+        let mut evidence = located.evidence;
+        if let Some(why) = recorder.without_markers() {
+            evidence.push(format!("no completion markers were set: {why}"));
+        }
+        let culprits = view.culprits(recorder, &located.candidates, &mut evidence);
+        let first = located.candidates.first().map_or(u64::MAX, |l| l.seq);
+        let fault = Fault {
+            code,
+            name: recorder.driver.error_name(code),
+            surfaced: Surfaced { call: call.to_string(), frames },
+            confidence: located.confidence,
+            around: view.around(recorder, first),
+            culprits,
+            evidence,
+        };
+        self.record(&Record::Fault(fault.clone()));
+        self.say(&fault_block(&fault));
+    }
+
+    /// Says what is running.
+    pub(crate) fn hang(&self, recorder: &Recorder, why: &str, seconds: f64) {
+        let view = View::take(recorder, None);
+        let running = running(&view.launches, &view.progress);
+        // One a stream: the rest waits behind it.
+        let mut streams = Vec::new();
+        let mut first: Vec<Launch> = Vec::new();
+        for launch in running {
+            if !streams.contains(&launch.stream) && first.len() < MOST_CULPRITS {
+                streams.push(launch.stream);
+                let mut described = view.describe(recorder, launch, true);
+                view.join(recorder, launch, &mut described, &mut Vec::new());
+                first.push(described);
+            }
+        }
+        let hang = Hang { why: why.to_string(), seconds, running: first, host: main_thread(recorder) };
+        self.record(&Record::Hang(hang.clone()));
+        self.say(&hang_block(&hang));
+    }
+
+    pub(crate) fn exit(&self, recorder: &Recorder) {
+        let launches = recorder.ring.last();
+        let streams = recorder.streams.lock().streams.len();
+        self.record(&Record::Exit(Exit {
+            launches,
+            markers: recorder.markers_set(),
+            evicted: launches.saturating_sub(recorder.ring.capacity()),
+            streams: u32::try_from(streams).unwrap_or(u32::MAX),
+            bytes: recorder
+                .ring
+                .bytes()
+                .min(usize::try_from(launches).unwrap_or(usize::MAX).saturating_mul(size_of::<ring::Launch>()))
+                as u64
+                + recorder.words.bytes(),
+            faulted: self.faulted.load(Ordering::Relaxed),
+        }));
+    }
+}
+
+/// The launches and the progress of the streams, copied at one moment.
+struct View {
+    launches: Vec<ring::Launch>,
+    progress: Vec<Progress>,
+    devices: HashMap<u32, i32>,
+    forgotten: bool,
+}
+
+impl View {
+    fn take(recorder: &Recorder, context: Option<Context>) -> Self {
+        let (progress, devices): (Vec<Progress>, HashMap<u32, i32>) = {
+            let inner = recorder.streams.lock();
+            let of_context = inner.streams.iter().filter(|s| context.is_none_or(|c| s.context == c));
+            let read = |stream: &Known| Progress {
+                stream: stream.id,
+                completed: inner.completed(stream.id),
+                marked: inner.marked(stream.id),
+                waits: inner.waits_of(stream.id),
+                context: stream.context,
+                order: stream.order,
+            };
+            (of_context.map(|s| read(s)).collect(), inner.streams.iter().map(|s| (s.id, s.device)).collect())
+        };
+        let ours = |launch: &ring::Launch| progress.iter().any(|s| s.stream == launch.stream);
+        let launches = recorder.ring.iter().filter(ours).collect();
+        Self { launches, progress, devices, forgotten: recorder.ring.last() > recorder.ring.capacity() }
+    }
+
+    /// The candidates, one for each kernel and line: a loop may have made hundreds.
+    fn culprits(&self, recorder: &Recorder, candidates: &[ring::Launch], evidence: &mut Vec<String>) -> Vec<Launch> {
+        let mut culprits: Vec<Launch> = Vec::new();
+        for candidate in candidates {
+            let mut described = self.describe(recorder, candidate, true);
+            let same = |known: &Launch| known.symbol == described.symbol && known.frames == described.frames;
+            match culprits.iter().position(same) {
+                Some(at) => culprits[at].count += 1,
+                None if culprits.len() < MOST_CULPRITS => {
+                    self.join(recorder, candidate, &mut described, evidence);
+                    culprits.push(described);
+                }
+                None => {}
+            }
+        }
+        culprits
+    }
+
+    fn around(&self, recorder: &Recorder, seq: u64) -> Vec<Launch> {
+        let at = self.launches.partition_point(|launch| launch.seq < seq);
+        let from = at.saturating_sub(AROUND);
+        let around = self.launches.iter().skip(from).take(2 * AROUND + 1);
+        let brief = |launch| {
+            let mut described = self.describe(recorder, launch, false);
+            let own = described.frames.iter().position(|frame| frame.user);
+            described.frames = own.map(|at| described.frames.swap_remove(at)).into_iter().collect();
+            described
+        };
+        around.map(brief).collect()
+    }
+
+    fn describe(&self, recorder: &Recorder, launch: &ring::Launch, native: bool) -> Launch {
+        let symbol = recorder.symbols.name(launch.symbol);
+        let kernel = match launch.kind {
+            Kind::Kernel => demangle(&symbol),
+            Kind::Graph | Kind::Memcpy | Kind::Memset => launch.call.to_string(),
+        };
+        let (frames, addresses) = match &launch.stack {
+            Stack::Python(frames) => (python_frames(recorder, frames), None),
+            Stack::Native(addresses) => (Vec::new(), Some(addresses)),
+        };
+        Launch {
+            seq: launch.seq,
+            kind: launch.kind.name().to_string(),
+            kernel,
+            symbol,
+            grid: launch.grid,
+            block: launch.block,
+            device: self.devices.get(&launch.stream).copied().unwrap_or(-1),
+            stream: launch.stream,
+            thread: launch.thread,
+            state: state(launch, &self.launches, &self.progress).name().to_string(),
+            frames,
+            native: addresses.filter(|_| native).map(native_frames).unwrap_or_default(),
+            count: 1,
+            forward: None,
+            node: None,
+            source: Vec::new(),
+        }
+    }
+
+    /// Adds what other records know of a launch: its forward side, the node inside a graph.
+    fn join(&self, recorder: &Recorder, launch: &ring::Launch, described: &mut Launch, evidence: &mut Vec<String>) {
+        if let Some(node) = launch.autograd.node {
+            match forward(recorder, node) {
+                Some((forward, near)) => {
+                    if near {
+                        evidence.push(format!(
+                            "{} launches nothing in the forward pass: the line given is that of a launch close to it",
+                            forward.node
+                        ));
+                    }
+                    described.forward = Some(Box::new(forward));
+                }
+                None if node.sequence == NO_SEQUENCE => evidence.push(format!(
+                    "launch #{} accumulates a parameter's gradient, which has no forward line",
+                    launch.seq
+                )),
+                None if recorder.autograd.is_broken() => {
+                    evidence.push("the layout of autograd's nodes is not the known one: no forward line".to_string())
+                }
+                None => evidence.push(format!(
+                    "launch #{} belongs to {}, whose forward launch is no longer remembered",
+                    launch.seq,
+                    node.name()
+                )),
+            }
+        }
+        if launch.kind == Kind::Graph {
+            self.join_graph(recorder, launch, described, evidence);
+        }
+        if let Some(folder) = &recorder.config.folder {
+            described.source = compiled::sources(folder, &described.symbol, &described.frames);
+        }
+    }
+
+    fn join_graph(
+        &self,
+        recorder: &Recorder,
+        launch: &ring::Launch,
+        described: &mut Launch,
+        evidence: &mut Vec<String>,
+    ) {
+        let (suspects, of): (Vec<(u32, Captured)>, usize) = {
+            let mut captures = recorder.captures.lock();
+            let Some(capture) = captures.of_exec(launch.graph) else {
+                evidence.push("the graph was not captured under the recorder: its nodes are not known".to_string());
+                return;
+            };
+            let suspects = capture.suspects().into_iter();
+            let nodes = suspects.filter_map(|place| Some((place, *capture.launches.get(place as usize - 1)?)));
+            (nodes.collect(), capture.launches.len())
+        };
+        let risky: Vec<_> =
+            suspects.iter().filter(|(_, c)| c.launch.kind == Kind::Kernel && c.launch.symbol.risky).collect();
+        let best = risky.first().copied().or(suspects.first());
+        let Some((place, captured)) = best else {
+            evidence.push("every marker inside the graph was written".to_string());
+            return;
+        };
+        if suspects.len() > 1 {
+            evidence.push(format!(
+                "inside the graph {} nodes can have faulted; the likeliest is node {place} of {of}",
+                suspects.len()
+            ));
+        }
+        let mut node = self.describe(recorder, &captured.launch, true);
+        node.state = State::Running.name().to_string();
+        node.stream = described.stream;
+        node.seq = 0;
+        self.join(recorder, &captured.launch, &mut node, evidence);
+        described.node =
+            Some(Box::new(Node { index: *place, of: u32::try_from(of).unwrap_or(u32::MAX), captured: node }));
+    }
+
+    /// The line that a launch stands for, to tell whether several candidates are of one.
+    fn line(&self, recorder: &Recorder, launch: &ring::Launch) -> Option<(String, u32)> {
+        let mut described = self.describe(recorder, launch, false);
+        self.join(recorder, launch, &mut described, &mut Vec::new());
+        described.place().map(|frame| (frame.file.clone(), frame.line))
+    }
+}
+
+/// The forward launch of a backward node, and whether it is only near it.
+fn forward(recorder: &Recorder, node: NodeId) -> Option<(Forward, bool)> {
+    let mut current = node;
+    let mut near = is_view(&node.name());
+    for _ in 0..MOST_HOPS {
+        if current.sequence == NO_SEQUENCE {
+            return None;
+        }
+        let of_thread = |l: &ring::Launch| l.autograd.thread == current.thread && l.autograd.next > 0;
+        // The operator's first launch: what follows it without a node of its own has the same number.
+        let exact = recorder.ring.iter().filter(of_thread).find(|l| l.autograd.next == current.sequence + 1);
+        let launch = exact.or_else(|| {
+            near = true;
+            recorder.ring.iter().filter(of_thread).rev().find(|l| l.autograd.next <= current.sequence)
+        })?;
+        let frames = match &launch.stack {
+            Stack::Python(frames) => python_frames(recorder, frames),
+            Stack::Native(_) => Vec::new(),
+        };
+        if frames.iter().any(|frame| frame.user) && !crate::format::is_engine(&frames) {
+            let kernel = match launch.kind {
+                Kind::Kernel => demangle(&recorder.symbols.name(launch.symbol)),
+                _ => launch.call.to_string(),
+            };
+            return Some((Forward { node: node.name(), sequence: node.sequence, frames, kernel }, near));
+        }
+        // The backward of a backward: its forward side is itself a backward launch.
+        current = launch.autograd.node?;
+    }
+    None
+}
+
+/// Where the interpreter's main thread is.
+fn main_thread(recorder: &Recorder) -> Vec<Frame> {
+    let mut frames = crate::python::Frames::default();
+    if let Some(python) = recorder.python() {
+        python.walk_main_thread(&mut frames);
+    }
+    python_frames(recorder, &frames)
+}
+
+fn python_frames(recorder: &Recorder, frames: &crate::python::Frames) -> Vec<Frame> {
+    let Some(python) = recorder.python() else { return Vec::new() };
+    frames.frames.iter().take(frames.len.into()).map(|frame| python.resolve(*frame)).collect()
+}
+
+/// Symbols and lines of return addresses, without the recorder's own and those of CUPTI and the driver.
+fn native_frames(addresses: &ring::Addresses) -> Vec<NativeFrame> {
+    let addresses: Vec<usize> = addresses.iter().copied().take_while(|a| *a != 0).collect();
+    // Told by the object, not by the symbol: the driver has none.
+    let skip = addresses.iter().rposition(|address| is_machinery(*address)).map_or(0, |at| at + 1);
+    let mut frames = Vec::new();
+    for address in &addresses[skip..] {
+        // A return address is behind the call; the line wanted is that of the call.
+        backtrace::resolve((address - 1) as *mut std::ffi::c_void, |symbol| {
+            frames.push(NativeFrame {
+                function: symbol.name().map_or_else(|| format!("{address:#x}"), |name| name.to_string()),
+                file: symbol.filename().map(|file| file.display().to_string()),
+                line: symbol.lineno(),
+            });
+        });
+    }
+    frames
+}
+
+/// Whether an address is in the recorder, in CUPTI or in the driver.
+fn is_machinery(address: usize) -> bool {
+    // SAFETY: a zeroed structure is a valid one to be filled.
+    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
+    // SAFETY: any address may be asked for; the name is a string of the loader's, alive as long as the library.
+    let file = unsafe {
+        if libc::dladdr(address as *const std::ffi::c_void, &raw mut info) == 0 || info.dli_fname.is_null() {
+            return false;
+        }
+        std::ffi::CStr::from_ptr(info.dli_fname).to_string_lossy()
+    };
+    let name = file.rsplit('/').next().unwrap_or_default();
+    ["libfaultlab_recorder", "libcupti.so", "libcuda.so"].iter().any(|machinery| name.starts_with(machinery))
+}
+
+/// A name for people: demangled, without the argument list.
+pub(crate) fn demangle(symbol: &str) -> String {
+    let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
+    let parsed = cpp_demangle::Symbol::new(symbol).ok();
+    parsed.and_then(|name| name.demangle_with_options(&options).ok()).unwrap_or_else(|| symbol.to_string())
+}
+
+/// The name of a kernel without its template arguments and namespaces.
+fn short(kernel: &str) -> &str {
+    let end = kernel.find('<').unwrap_or(kernel.len());
+    let name = &kernel[..end];
+    name.rsplit("::").next().filter(|n| !n.is_empty()).unwrap_or(kernel)
+}
+
+fn fault_block(fault: &Fault) -> String {
+    let mut text = String::new();
+    let place = |frame: Option<&Frame>| frame.map(|f| format!("{}:{} in {}", f.file, f.line, f.function));
+    let _ = writeln!(text, "{} ({}): a launch died on the device", fault.name, fault.code);
+    match fault.confidence {
+        Confidence::Exact => {}
+        Confidence::Candidates => {
+            let launches: u32 = fault.culprits.iter().map(|culprit| culprit.count).sum();
+            let _ = writeln!(text, "{launches} launches can have done it; the likeliest first");
+        }
+        Confidence::Unlocated => {
+            let _ = writeln!(text, "which one is not known");
+        }
+    }
+    let mut shown: Vec<&Frame> = Vec::new();
+    for culprit in &fault.culprits {
+        if shown.len() >= MOST_SHOWN {
+            let _ = writeln!(text, "… the rest is in the report file");
+            break;
+        }
+        let place = culprit.place();
+        if place.is_none_or(|place| !shown.contains(&place)) {
+            describe_culprit(&mut text, culprit, "culprit");
+            shown.extend(place);
+        }
+    }
+    let surfaced = fault.surfaced.frames.iter().find(|f| f.user);
+    let blamed = fault.culprits.first().and_then(Launch::place);
+    let innocent = match (surfaced, blamed) {
+        (Some(s), Some(b)) if (&s.file, s.line) != (&b.file, b.line) => ", which is innocent",
+        _ => "",
+    };
+    let at = place(surfaced).map_or_else(String::new, |at| format!(" at {at}"));
+    let _ = writeln!(text, "surfaced  {}{at}{innocent}", fault.surfaced.call);
+    for sentence in &fault.evidence {
+        let _ = writeln!(text, "evidence  {sentence}");
+    }
+    for launch in &fault.around {
+        let at = place(launch.place()).unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "  #{:<7} {:<9} stream {} {}  {at}",
+            launch.seq,
+            launch.state,
+            launch.stream,
+            short(&launch.kernel)
+        );
+    }
+    text
+}
+
+fn describe_culprit(text: &mut String, launch: &Launch, title: &str) {
+    match launch.place() {
+        Some(frame) => {
+            let _ = writeln!(text, "{title:<9} {}:{} in {}", frame.file, frame.line, frame.function);
+            if let Some(line) = source_line(frame) {
+                let _ = writeln!(text, "          {line}");
+            }
+        }
+        None => match launch.native.iter().find(|frame| frame.line.is_some()).or(launch.native.first()) {
+            Some(frame) => {
+                let at = frame.file.as_deref().map(|file| format!(" at {file}:{}", frame.line.unwrap_or(0)));
+                let _ = writeln!(text, "{title:<9} {}{}", frame.function, at.unwrap_or_default());
+            }
+            None => {
+                let _ = writeln!(text, "{title:<9} a thread without Python frames");
+            }
+        },
+    }
+    let [x, y, z] = launch.grid;
+    let [a, b, c] = launch.block;
+    let shape = if x == 0 { String::new() } else { format!("  grid ({x},{y},{z}) block ({a},{b},{c})") };
+    let _ =
+        writeln!(text, "kernel    {}{shape}  stream {}, launch #{}", short(&launch.kernel), launch.stream, launch.seq);
+    if let Some(forward) = &launch.forward {
+        let at = forward.frames.iter().find(|f| f.user);
+        let at = at.map_or_else(String::new, |f| format!(" of {}:{} in {}", f.file, f.line, f.function));
+        let _ = writeln!(text, "backward  {}{at}", forward.node);
+    }
+    for frame in launch.source.iter().skip(1).take(7) {
+        let _ = writeln!(text, "fused of  {}:{} in {}", frame.file, frame.line, frame.function);
+    }
+    if let Some(node) = &launch.node {
+        let at = node
+            .captured
+            .place()
+            .map_or_else(String::new, |f| format!(", captured at {}:{} in {}", f.file, f.line, f.function));
+        let _ = writeln!(text, "node      {} of {}: {}{at}", node.index, node.of, short(&node.captured.kernel));
+    }
+    for frame in launch.frames.iter().filter(|f| f.user && Some(*f) != launch.place()).take(5) {
+        let _ = writeln!(text, "called by {}:{} in {}", frame.file, frame.line, frame.function);
+    }
+}
+
+fn hang_block(hang: &Hang) -> String {
+    let mut text = String::new();
+    let _ = match hang.why.as_str() {
+        "signal" => writeln!(text, "asked by a signal what is running; nothing finished for {:.1} s", hang.seconds),
+        _ => writeln!(text, "nothing finished on the device for {:.1} s", hang.seconds),
+    };
+    if hang.running.is_empty() {
+        let _ = writeln!(text, "no launch is running: the host is elsewhere");
+    }
+    for launch in &hang.running {
+        describe_culprit(&mut text, launch, "running");
+    }
+    if let Some(frame) = hang.host.iter().find(|f| f.user) {
+        let _ = writeln!(text, "host at   {}:{} in {}", frame.file, frame.line, frame.function);
+    }
+    text
+}
+
+/// The line itself, if the file can be read.
+fn source_line(frame: &Frame) -> Option<String> {
+    let text = std::fs::read_to_string(&frame.file).ok()?;
+    let line = text.lines().nth(frame.line.checked_sub(1)? as usize)?.trim();
+    (!line.is_empty()).then(|| line.chars().take(160).collect())
+}

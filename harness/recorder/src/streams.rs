@@ -1,0 +1,353 @@
+//! Streams, and how far each has come.
+//!
+//! A *slot* is a word of pinned memory into which the GPU writes the ordinal of the last launch that is done. There is one
+//! for each stream and launching thread: so a slot's ordinals rise in the order of the stream without any lock between
+//! threads.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::cuda::{Context, Driver, Order, PER_THREAD, Pinned, Stream};
+
+/// A word that the GPU writes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Word(Pinned);
+
+impl Word {
+    /// What it holds.
+    pub(crate) fn value(self) -> u32 {
+        // SAFETY: pinned memory of ours that is never freed; the GPU writes aligned words, which are whole.
+        unsafe { AtomicU32::from_ptr(self.0.host as *mut u32) }.load(Ordering::Acquire)
+    }
+
+    /// Where the GPU writes.
+    pub(crate) fn device(self) -> u64 {
+        self.0.device
+    }
+}
+
+/// Words, handed out one by one and never taken back.
+#[derive(Default)]
+pub(crate) struct Words {
+    chunk: Mutex<Option<(Pinned, usize)>>,
+    given: AtomicU32,
+    refused: AtomicI32,
+}
+
+const CHUNK: usize = 64 * 1024;
+/// A word a cache line, so that two streams do not write the same one.
+const STEP: usize = 64;
+const MOST_WORDS: u32 = 1 << 16;
+
+impl Words {
+    /// A new word, zero.
+    pub(crate) fn next(&self, driver: &Driver) -> Result<Word, i32> {
+        if self.given.fetch_add(1, Ordering::Relaxed) >= MOST_WORDS {
+            return Err(0);
+        }
+        let mut chunk = self.chunk.lock().unwrap_or_else(PoisonError::into_inner);
+        let (pinned, used) = match *chunk {
+            Some((pinned, used)) if used + STEP <= CHUNK => (pinned, used),
+            _ => (driver.pinned(CHUNK).inspect_err(|code| self.refused.store(*code, Ordering::Relaxed))?, 0),
+        };
+        *chunk = Some((pinned, used + STEP));
+        Ok(Word(Pinned { host: pinned.host + used, device: pinned.device + used as u64 }))
+    }
+
+    /// The driver's error, if it gave no memory.
+    pub(crate) fn refused(&self) -> i32 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of pinned memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::from(self.given.load(Ordering::Relaxed)).div_ceil((CHUNK / STEP) as u64) * CHUNK as u64
+    }
+}
+
+/// A stream that launches were seen on.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// Its ordinal in the process.
+    pub(crate) id: u32,
+    pub(crate) context: Context,
+    pub(crate) handle: Stream,
+    /// For the per-thread default stream: whose.
+    thread: i32,
+    /// How it goes together with the legacy default stream.
+    pub(crate) order: Order,
+    pub(crate) device: i32,
+    /// The last launch put into it.
+    pub(crate) issued: AtomicU64,
+    /// Everything up to here is done, because the program waited for it.
+    synchronised: AtomicU64,
+    /// Destroyed: the handle may mean another stream by now.
+    closed: AtomicBool,
+}
+
+/// One thread's launches on one stream.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) stream: &'static Known,
+    pub(crate) thread: i32,
+    word: Option<Word>,
+    /// The last launch whose completion is marked. Set before the marker is: the GPU may be quicker than we are.
+    marked: AtomicU64,
+    /// Launches since.
+    pub(crate) unmarked: AtomicU32,
+}
+
+impl Slot {
+    /// Everything of this thread up to this ordinal is done.
+    pub(crate) fn completed(&self) -> u64 {
+        let marked = self.marked.load(Ordering::Acquire);
+        let Some(word) = self.word else { return 0 };
+        // The word has the low half of the ordinal; the distance to the last marker gives the rest.
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
+        let behind = (marked as u32).wrapping_sub(word.value());
+        marked.saturating_sub(u64::from(behind))
+    }
+
+    /// Whether the GPU has come to the last marker: it waits for us, and a marker costs it nothing.
+    pub(crate) fn is_caught_up(&self) -> bool {
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
+        let marked = self.marked.load(Ordering::Relaxed) as u32;
+        self.word.is_some_and(|word| word.value() == marked)
+    }
+
+    /// Marks the completion of everything up to `seq`.
+    pub(crate) fn mark(&self, driver: &Driver, seq: u64) -> Result<(), i32> {
+        let word = self.word.ok_or(0)?;
+        let before = self.marked.swap(seq, Ordering::Release);
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
+        let rc = driver.write_value(self.stream.handle, word.device(), seq as u32);
+        if rc == 0 {
+            self.unmarked.store(0, Ordering::Relaxed);
+            Ok(())
+        } else {
+            self.marked.store(before, Ordering::Release);
+            Err(rc)
+        }
+    }
+}
+
+/// A wait of one stream for another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wait {
+    /// Launches of the waiting stream after this ordinal wait.
+    pub(crate) after: u64,
+    /// The stream that is waited for.
+    pub(crate) on: u32,
+    /// The launch there that has to be done.
+    pub(crate) until: u64,
+}
+
+/// A context that launches were seen in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Seen {
+    pub(crate) context: Context,
+    /// See [`Driver::probe_event`].
+    pub(crate) probe: Option<usize>,
+    pub(crate) faulted: bool,
+}
+
+/// All of them.
+#[derive(Default)]
+pub(crate) struct Streams {
+    inner: Mutex<Inner>,
+    /// Raised whenever a handle loses its meaning, so that threads look again.
+    epoch: AtomicU64,
+}
+
+#[derive(Default)]
+pub(crate) struct Inner {
+    pub(crate) streams: Vec<&'static Known>,
+    pub(crate) slots: Vec<&'static Slot>,
+    pub(crate) contexts: Vec<Seen>,
+    waits: HashMap<u32, VecDeque<Wait>>,
+    events: HashMap<usize, (u32, u64)>,
+}
+
+/// A thread's slots: few, so a list.
+type Cache = Vec<(u64, Context, Stream, &'static Slot)>;
+
+thread_local! {
+    static CACHE: RefCell<Cache> = const { RefCell::new(Vec::new()) };
+}
+
+const MOST_WAITS: usize = 64;
+const MOST_EVENTS: usize = 1 << 16;
+
+impl Streams {
+    /// The calling thread's slot on a stream of the current context.
+    pub(crate) fn slot(
+        &self,
+        driver: &Driver,
+        words: &Words,
+        context: Context,
+        stream: Stream,
+        thread: i32,
+    ) -> &'static Slot {
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let cached = CACHE.try_with(|cache| {
+            let cache = cache.try_borrow().ok()?;
+            let found = cache.iter().rev().find(|(e, c, s, _)| *e == epoch && *c == context && *s == stream);
+            found.map(|(.., slot)| *slot)
+        });
+        if let Ok(Some(slot)) = cached {
+            return slot;
+        }
+        let slot = self.make(driver, words, context, stream, thread);
+        let _ = CACHE.try_with(|cache| {
+            if let Ok(mut cache) = cache.try_borrow_mut() {
+                cache.retain(|(e, ..)| *e == epoch);
+                cache.push((epoch, context, stream, slot));
+            }
+        });
+        slot
+    }
+
+    fn make(&self, driver: &Driver, words: &Words, context: Context, stream: Stream, thread: i32) -> &'static Slot {
+        // The driver is asked before the lock is taken: it may hold a lock of its own while it calls back into us.
+        let (device, word, order) = (driver.current_device(), words.next(driver).ok(), driver.order(stream));
+        let fresh = !self.lock().contexts.iter().any(|seen| seen.context == context);
+        let probe = if fresh { driver.probe_event() } else { None };
+        let mut inner = self.lock();
+        if fresh && !inner.contexts.iter().any(|seen| seen.context == context) {
+            inner.contexts.push(Seen { context, probe, faulted: false });
+        }
+        let owner = if stream == PER_THREAD { thread } else { 0 };
+        let known = inner.find(context, stream, owner).unwrap_or_else(|| {
+            let id = u32::try_from(inner.streams.len()).unwrap_or(u32::MAX);
+            let known: &'static Known = Box::leak(Box::new(Known {
+                id,
+                context,
+                handle: stream,
+                thread: owner,
+                order,
+                device,
+                issued: AtomicU64::new(0),
+                synchronised: AtomicU64::new(0),
+                closed: AtomicBool::new(false),
+            }));
+            inner.streams.push(known);
+            known
+        });
+        let slot: &'static Slot = Box::leak(Box::new(Slot {
+            stream: known,
+            thread,
+            word,
+            marked: AtomicU64::new(0),
+            unmarked: AtomicU32::new(0),
+        }));
+        inner.slots.push(slot);
+        slot
+    }
+
+    /// The tables, for a report.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The stream's handle is about to lose its meaning.
+    pub(crate) fn close(&self, context: Context, stream: Stream) {
+        let inner = self.lock();
+        inner.streams.iter().filter(|s| s.context == context && s.handle == stream).for_each(|s| s.close());
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// All contexts are about to go that match. While this holds the lock, the watcher asks none.
+    pub(crate) fn forget(&self, gone: impl Fn(Context) -> bool) {
+        let mut inner = self.lock();
+        inner.streams.iter().filter(|s| gone(s.context)).for_each(|s| s.close());
+        inner.contexts.retain(|seen| !gone(seen.context));
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// An event was recorded.
+    pub(crate) fn recorded(&self, context: Context, stream: Stream, thread: i32, event: usize) {
+        let mut inner = self.lock();
+        if inner.events.len() >= MOST_EVENTS {
+            inner.events.clear();
+        }
+        match inner.find(context, stream, if stream == PER_THREAD { thread } else { 0 }) {
+            Some(known) => inner.events.insert(event, (known.id, known.issued.load(Ordering::Relaxed))),
+            None => inner.events.remove(&event),
+        };
+    }
+
+    /// The program has waited for a stream (whose thread matters for the per-thread one), or for all of a context.
+    pub(crate) fn synchronised(&self, context: Context, which: Option<(Stream, i32)>, upto: u64) {
+        let inner = self.lock();
+        let waited = |s: &&&'static Known| match which {
+            None => s.context == context,
+            Some((stream, thread)) => s.is(context, stream, if stream == PER_THREAD { thread } else { 0 }),
+        };
+        for stream in inner.streams.iter().filter(waited) {
+            stream.synchronised.fetch_max(upto.min(stream.issued.load(Ordering::Relaxed)), Ordering::Relaxed);
+        }
+    }
+
+    /// The program has waited for an event.
+    pub(crate) fn event_reached(&self, event: usize) {
+        let inner = self.lock();
+        if let Some(&(stream, seq)) = inner.events.get(&event)
+            && let Some(known) = inner.streams.get(stream as usize)
+        {
+            known.synchronised.fetch_max(seq, Ordering::Relaxed);
+        }
+    }
+
+    /// A stream was made to wait for an event; `last` is the last ordinal so far.
+    pub(crate) fn waits(&self, context: Context, stream: Stream, thread: i32, event: usize, last: u64) {
+        let mut inner = self.lock();
+        let owner = if stream == PER_THREAD { thread } else { 0 };
+        let (Some(&(on, until)), Some(known)) = (inner.events.get(&event), inner.find(context, stream, owner)) else {
+            return;
+        };
+        if on != known.id {
+            let waits = inner.waits.entry(known.id).or_default();
+            if waits.len() >= MOST_WAITS {
+                waits.pop_front();
+            }
+            waits.push_back(Wait { after: last, on, until });
+        }
+    }
+}
+
+impl Known {
+    fn is(&self, context: Context, stream: Stream, owner: i32) -> bool {
+        let same = self.context == context && self.handle == stream && self.thread == owner;
+        same && !self.closed.load(Ordering::Relaxed)
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Inner {
+    fn find(&self, context: Context, stream: Stream, owner: i32) -> Option<&'static Known> {
+        self.streams.iter().rev().copied().find(|s| s.is(context, stream, owner))
+    }
+
+    /// How far a stream has come: the furthest of its threads' markers, or what the program has waited for.
+    pub(crate) fn completed(&self, stream: u32) -> u64 {
+        let slots = self.slots.iter().filter(|slot| slot.stream.id == stream).map(|slot| slot.completed());
+        let waited = self.streams.get(stream as usize).map_or(0, |known| known.synchronised.load(Ordering::Relaxed));
+        slots.max().unwrap_or(0).max(waited)
+    }
+
+    /// The last markers that were set behind a stream's launches, one a thread; they may have been written or not.
+    pub(crate) fn marked(&self, stream: u32) -> Vec<u64> {
+        let slots = self.slots.iter().filter(|slot| slot.stream.id == stream);
+        slots.map(|slot| slot.marked.load(Ordering::Acquire)).collect()
+    }
+
+    /// What a stream was made to wait for, lately.
+    pub(crate) fn waits_of(&self, stream: u32) -> Vec<Wait> {
+        self.waits.get(&stream).map(|waits| waits.iter().copied().collect()).unwrap_or_default()
+    }
+}

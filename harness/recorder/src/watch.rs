@@ -1,0 +1,175 @@
+//! The watcher: a thread that sees faults and hangs which no driver call of the program tells.
+//!
+//! It sleeps almost always. While markers are outstanding and none was written for a while, it asks the driver whether the
+//! context is alive; and it answers signals, in whose handlers nothing can be done.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::cuda::is_device_fault;
+use crate::recorder::Recorder;
+
+/// How often markers are looked at.
+const TICK: Duration = Duration::from_millis(25);
+/// Without progress for so long, the driver is asked.
+const SUSPICION: Duration = Duration::from_millis(100);
+/// At exit, unfinished work is waited for so long: a fault in it would go unnoticed.
+const EXIT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long an aborting thread waits for the report.
+const ABORT_PATIENCE: Duration = Duration::from_secs(3);
+
+static STARTED: AtomicBool = AtomicBool::new(false);
+static STOP: AtomicBool = AtomicBool::new(false);
+/// The signal that asked for a report; 0 when it is answered.
+static ASKED: AtomicI32 = AtomicI32::new(0);
+
+/// Starts the thread, once.
+pub(crate) fn start(recorder: &Recorder) {
+    if STARTED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: a zeroed set is a valid argument of sigfillset.
+    let mut before: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut all = before;
+    // The program's signals are for its own threads.
+    // SAFETY: both sets are initialised by these calls; a thread inherits the mask.
+    unsafe {
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+    }
+    let spawned = std::thread::Builder::new().name("faultlab-watch".into()).stack_size(1 << 20).spawn(watch);
+    // SAFETY: puts the mask back.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    if spawned.is_err() {
+        recorder.reporter.notice("no-watcher", "no thread could be started: hangs are not reported");
+        return;
+    }
+    handle(libc::SIGABRT, on_abort);
+    if recorder.config.signal != 0 {
+        handle(recorder.config.signal, on_signal);
+    }
+}
+
+/// Takes a signal that nobody has.
+fn handle(signal: i32, handler: extern "C" fn(i32)) {
+    // SAFETY: zeroed structures are valid; the handler does only what is allowed in one.
+    unsafe {
+        let mut current: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(signal, std::ptr::null(), &raw mut current) != 0 || current.sa_sigaction != libc::SIG_DFL {
+            return;
+        }
+        let mut ours: libc::sigaction = std::mem::zeroed();
+        ours.sa_sigaction = handler as *const () as usize;
+        ours.sa_flags = libc::SA_RESTART;
+        libc::sigaction(signal, &raw const ours, std::ptr::null_mut());
+    }
+}
+
+extern "C" fn on_signal(signal: i32) {
+    ASKED.store(signal, Ordering::Release);
+}
+
+/// An exception that left a destructor, say: the report is written by the watcher, then the program dies as it would have.
+extern "C" fn on_abort(signal: i32) {
+    ASKED.store(signal, Ordering::Release);
+    let step = libc::timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+    for _ in 0..ABORT_PATIENCE.as_millis() / 5 {
+        if ASKED.load(Ordering::Acquire) != signal || STOP.load(Ordering::Relaxed) {
+            break;
+        }
+        // SAFETY: async-signal-safe.
+        unsafe { libc::nanosleep(&raw const step, std::ptr::null_mut()) };
+    }
+    // SAFETY: async-signal-safe; `abort` raises the signal again when the handler returns.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+fn watch() {
+    let mut last = Vec::new();
+    let mut since = Instant::now();
+    let mut reported = false;
+    loop {
+        std::thread::sleep(TICK);
+        let Some(recorder) = Recorder::get().filter(|r| !r.is_inert() && !STOP.load(Ordering::Relaxed)) else { return };
+        let (progress, outstanding) = progress(recorder);
+        if progress != last {
+            (last, since, reported) = (progress, Instant::now(), false);
+        }
+        if !outstanding {
+            since = Instant::now();
+        }
+        let still = since.elapsed();
+        match ASKED.load(Ordering::Acquire) {
+            0 => {}
+            libc::SIGABRT => {
+                Recorder::quietly(|| check(recorder, "abort"));
+                ASKED.store(0, Ordering::Release);
+            }
+            _ => {
+                Recorder::quietly(|| recorder.reporter.hang(recorder, "signal", still.as_secs_f64()));
+                ASKED.store(0, Ordering::Release);
+            }
+        }
+        if outstanding && still >= SUSPICION {
+            Recorder::quietly(|| check(recorder, "watcher"));
+            if let Some(deadline) = recorder.config.hang
+                && still >= deadline
+                && !reported
+                && !faulted(recorder)
+            {
+                reported = true;
+                Recorder::quietly(|| recorder.reporter.hang(recorder, "deadline", still.as_secs_f64()));
+            }
+        }
+    }
+}
+
+fn faulted(recorder: &Recorder) -> bool {
+    recorder.streams.lock().contexts.iter().any(|seen| seen.faulted)
+}
+
+/// How far every slot has come, and whether something is launched and not known to be done.
+fn progress(recorder: &Recorder) -> (Vec<(u64, u64)>, bool) {
+    let inner = recorder.streams.lock();
+    let slots: Vec<(u64, u64)> =
+        inner.slots.iter().map(|s| (s.completed(), s.stream.issued.load(Ordering::Relaxed))).collect();
+    let outstanding = inner.streams.iter().any(|s| inner.completed(s.id) < s.issued.load(Ordering::Relaxed));
+    (slots, outstanding)
+}
+
+/// Asks the driver whether the contexts are alive.
+fn check(recorder: &Recorder, who: &str) {
+    let mut dead = None;
+    {
+        // With the lock held: a context is forgotten before it is destroyed.
+        let inner = recorder.streams.lock();
+        for seen in inner.contexts.iter().filter(|seen| !seen.faulted) {
+            let code = seen.probe.map_or(0, |event| recorder.driver.health(seen.context, event));
+            if is_device_fault(code) {
+                dead = Some((code, seen.context));
+            }
+        }
+    }
+    if let Some((code, context)) = dead {
+        recorder.reporter.fault(recorder, code, who, context, None);
+    }
+}
+
+/// At exit: waits a little for unfinished work, so that a fault in it is seen, and writes the last record.
+pub(crate) fn finish(recorder: &Recorder) {
+    STOP.store(true, Ordering::Relaxed);
+    Recorder::quietly(|| {
+        let begin = Instant::now();
+        let mut checked = Instant::now();
+        while progress(recorder).1 && !faulted(recorder) && begin.elapsed() < EXIT_PATIENCE {
+            std::thread::sleep(Duration::from_millis(1));
+            if checked.elapsed() > Duration::from_millis(20) {
+                check(recorder, "exit");
+                checked = Instant::now();
+            }
+        }
+        check(recorder, "exit");
+        recorder.reporter.exit(recorder);
+    });
+    recorder.retire();
+}

@@ -1,0 +1,12 @@
+"""Streams that come and go: the driver gives an old handle to a new stream."""
+
+import fakecuda as cuda
+
+for step in range(300):
+    stream = cuda.Stream()
+    for _ in range(3):
+        cuda.launch("scale", stream=stream)
+    if step == 250:
+        cuda.launch("fault_assert", microseconds=500, stream=stream)  # FAULT
+    stream.synchronize()  # SURFACE
+    stream.destroy()

@@ -1,0 +1,2 @@
+//! The walker in real interpreters.
+fn main() {}

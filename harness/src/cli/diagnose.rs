@@ -1,0 +1,110 @@
+//! `faultlab diagnose`: the user's own command.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::args_diagnose::DiagnoseArgs;
+use super::output::Terminal;
+use super::run::stoppable;
+use super::{CliError, Status, environment, this_program};
+use crate::diagnose::model::{Diagnosis, Outcome, Step};
+use crate::diagnose::report::{Format, Output};
+use crate::diagnose::run::{DiagnoseError, Event, Request, diagnose};
+use crate::recorder_env::{LIBRARY, shim_files};
+
+/// Bytes of each stream of a run that are kept.
+const OUTPUT_CAP: usize = 4 << 20;
+
+impl From<DiagnoseError> for CliError {
+    fn from(error: DiagnoseError) -> Self {
+        match error {
+            // The command is what the user typed.
+            DiagnoseError::NotStarted(why) => Self::Usage(why),
+            DiagnoseError::Infra(why) => Self::Infra(why),
+            DiagnoseError::Stopped => Self::Infra("stopped by the user".into()),
+        }
+    }
+}
+
+pub(super) async fn run(args: DiagnoseArgs, cwd: &Path, terminal: &Terminal) -> Result<Status, CliError> {
+    let folder = tempfile::Builder::new().prefix("faultlab-diagnose-").tempdir();
+    let folder = folder.map_err(|e| CliError::Infra(format!("failed to make a temporary folder: {e}")))?;
+    let program = this_program()?;
+    let request = Request {
+        argv: args.command,
+        cwd: cwd.into(),
+        env: environment(),
+        recorder: recorder_beside(&program),
+        shim: Some(write_shim(&folder.path().join("shim"))?),
+        program,
+        budget: Duration::from_secs_f64(args.budget),
+        timeout: args.timeout.map(Duration::from_secs_f64),
+        hang_s: args.hang,
+        quick: args.quick,
+        echo_all: args.verbose,
+        output_cap: OUTPUT_CAP,
+        folder: folder.path().into(),
+    };
+    let diagnosed = stoppable(terminal, |stop| async {
+        let observe = |event: Event<'_>| say(terminal, &event);
+        diagnose(&request, stop, observe).await.map_err(CliError::from)
+    })
+    .await?;
+    write_reports(&diagnosed.diagnosis, &args.format, terminal)?;
+    Ok(match diagnosed.diagnosis.outcome {
+        Outcome::Clean => Status::Met,
+        _ => Status::Differs,
+    })
+}
+
+/// The recorder's library lies beside this program.
+pub(super) fn recorder_beside(program: &Path) -> Result<PathBuf, String> {
+    let path = program.with_file_name(LIBRARY);
+    if path.is_file() { Ok(path) } else { Err(format!("{} is not there", path.display())) }
+}
+
+/// Writes the recorder's Python side.
+pub(super) fn write_shim(folder: &Path) -> Result<PathBuf, CliError> {
+    let failed = |path: &Path, e: std::io::Error| CliError::Infra(format!("failed to write {}: {e}", path.display()));
+    std::fs::create_dir_all(folder).map_err(|e| failed(folder, e))?;
+    for (name, text) in shim_files() {
+        let path = folder.join(name);
+        std::fs::write(&path, text).map_err(|e| failed(&path, e))?;
+    }
+    Ok(folder.into())
+}
+
+fn say(terminal: &Terminal, event: &Event<'_>) {
+    match event {
+        Event::Notice(text) => terminal.say(&format!("faultlab: {text}")),
+        Event::Starting { number, step, why } => {
+            terminal.say(&format!("faultlab: run {number}, {}: {why}", step.id()));
+        }
+        Event::Done(Step { id, outcome, skipped: true, .. }) => {
+            terminal.say(&format!("faultlab: {id} is left out: {outcome}"));
+        }
+        Event::Done(step) => {
+            terminal.say(&format!("faultlab: {} ({:.1} s): {}", step.id, step.seconds, step.outcome));
+        }
+    }
+}
+
+fn write_reports(diagnosis: &Diagnosis, outputs: &[Output], terminal: &Terminal) -> Result<(), CliError> {
+    for output in outputs {
+        match &output.path {
+            None => {
+                let text = output.format.render(diagnosis, terminal.width());
+                terminal.print(text.strip_suffix('\n').unwrap_or(&text))?;
+            }
+            Some(path) => write_file(path, output.format, diagnosis)?,
+        }
+    }
+    Ok(())
+}
+
+/// A file gets a fixed width and no colours: it is the same wherever it is written.
+fn write_file(path: &Path, format: Format, diagnosis: &Diagnosis) -> Result<(), CliError> {
+    let width = crate::report::Layout::default().width;
+    let text = anstream::adapter::strip_str(&format.render(diagnosis, width)).to_string();
+    std::fs::write(path, text).map_err(|e| CliError::Write { what: path.display().to_string(), why: e.to_string() })
+}

@@ -1,0 +1,230 @@
+//! Which run comes next: from cheap to dear, by what happened. Pure.
+
+use super::knowledge::Knowledge;
+use super::model::{Confidence, Outcome};
+use crate::case::Mode;
+use crate::recorder_env::Markers;
+use crate::tool::{self, Tool};
+
+/// A way to run the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepId {
+    /// Asynchronous, with the launch recorder: always first.
+    Recorder,
+    /// The same with a marker after each launch.
+    Every,
+    /// With the GPU's core dump armed.
+    Coredump,
+    /// With `CUDA_LAUNCH_BLOCKING=1`.
+    Blocking,
+    /// Under compute-sanitizer's memcheck.
+    Memcheck,
+    /// With what operations are given checked before the launch.
+    Guard,
+    /// With PyTorch's anomaly mode.
+    Anomaly,
+    /// With hooks on every module and backward node.
+    Isolate,
+    /// With Python's faulthandler, which prints the stack of a thread that a signal kills.
+    Faulthandler,
+}
+
+impl StepId {
+    /// The name in reports.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::Recorder => "recorder",
+            Self::Every => "recorder-every",
+            Self::Coredump => "coredump",
+            Self::Blocking => "launch-blocking",
+            Self::Memcheck => "memcheck",
+            Self::Guard => "guard",
+            Self::Anomaly => "anomaly",
+            Self::Isolate => "isolate",
+            Self::Faulthandler => "faulthandler",
+        }
+    }
+
+    /// The tool that is put on the command.
+    pub fn tool(self) -> Option<&'static dyn Tool> {
+        tool::find(match self {
+            Self::Recorder | Self::Every | Self::Blocking | Self::Faulthandler => "bare",
+            Self::Coredump => "coredump",
+            Self::Memcheck => "memcheck",
+            Self::Guard => "guard",
+            Self::Anomaly => "anomaly",
+            Self::Isolate => "isolate",
+        })
+    }
+
+    /// How the tool is run.
+    pub fn mode(self) -> Mode {
+        if self == Self::Blocking { Mode::Sync } else { Mode::Async }
+    }
+
+    /// The recorder's markers, where it is on. A second subscriber of the driver's profiling interface would keep the core
+    /// dump from being written, and what is measured elsewhere needs no launch log.
+    pub fn markers(self) -> Option<Markers> {
+        match self {
+            Self::Recorder => Some(Markers::Adaptive),
+            Self::Every => Some(Markers::Every),
+            _ => None,
+        }
+    }
+
+    /// How much longer than the first run it takes, and seconds on top: rough figures, to keep within a budget.
+    pub fn cost(self, first_s: f64) -> f64 {
+        let (times, more) = match self {
+            Self::Recorder | Self::Faulthandler => (1.0, 0.0),
+            Self::Every => (1.1, 0.0),
+            Self::Coredump => (1.1, 10.0),
+            Self::Blocking => (2.1, 0.0),
+            Self::Memcheck => (20.0, 10.0),
+            Self::Guard | Self::Isolate => (2.5, 1.0),
+            Self::Anomaly => (3.0, 1.0),
+        };
+        times * first_s + more
+    }
+}
+
+/// A run that is to come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Planned {
+    /// Which.
+    pub step: StepId,
+    /// Why, in a sentence that is shown before it starts.
+    pub why: String,
+    /// Not for the line, which is known, but for the values on it: given up where it would take long.
+    pub values_only: bool,
+}
+
+fn planned(step: StepId, why: &str) -> Planned {
+    Planned { step, why: why.into(), values_only: false }
+}
+
+/// All that may follow the first run, in order. The next ones are dropped as soon as the place is known.
+pub fn plan(known: &Knowledge) -> Vec<Planned> {
+    match &known.outcome {
+        Outcome::DeviceFault { .. } if known.confidence == Confidence::Exact => {
+            let wants_values = known.assertion.is_some() && known.values.is_empty();
+            let why = "the line is known; guard checks what operations are given, and can tell the values";
+            let guard = Planned { values_only: true, ..planned(StepId::Guard, why) };
+            wants_values.then_some(guard).into_iter().collect()
+        }
+        Outcome::DeviceFault { .. } => {
+            let mut steps = Vec::new();
+            if known.recorder_was_on {
+                let why = if known.confidence == Confidence::Candidates {
+                    "several launches can have faulted: again with a marker after each launch"
+                } else {
+                    "the recorder could not tell the launch: again with a marker after each"
+                };
+                steps.push(planned(StepId::Every, why));
+            }
+            steps.push(planned(StepId::Coredump, "the GPU's core dump tells the kernel, the block and the thread"));
+            steps.push(planned(
+                StepId::Blocking,
+                "CUDA_LAUNCH_BLOCKING=1 waits for each launch, so the error is raised where it is made; about 2 times slower",
+            ));
+            steps.push(planned(
+                StepId::Memcheck,
+                "compute-sanitizer checks each access of each thread; 10 to 100 times slower",
+            ));
+            steps
+        }
+        Outcome::NotFinite { .. } => vec![
+            planned(
+                StepId::Guard,
+                "a value that is not finite is no error to the device, so no launch recorder sees it: guard looks at what \
+                 operations are given",
+            ),
+            planned(
+                StepId::Anomaly,
+                "anomaly mode names the forward line of the first backward node that makes NaN; about 3 times slower",
+            ),
+            planned(StepId::Isolate, "hooks find the first module or backward node whose result is not finite"),
+        ],
+        Outcome::HostError { message, .. } if !known.recorder_was_on && message.contains("CUDA") => vec![planned(
+            StepId::Blocking,
+            "the message is CUDA's and no recorder was on: a run that waits for each launch shows whether the line stays",
+        )],
+        Outcome::Killed { signal } if CRASHES.contains(&signal.as_str()) => vec![planned(
+            StepId::Faulthandler,
+            "native code died: Python's faulthandler prints the Python stack of the thread that a signal kills",
+        )],
+        _ => Vec::new(),
+    }
+}
+
+/// Signals of a program that is at fault itself.
+const CRASHES: &[&str] = &["SIGSEGV", "SIGBUS", "SIGABRT", "SIGFPE", "SIGILL"];
+
+/// Is there nothing left to look for?
+pub fn is_settled(known: &Knowledge, step: &Planned) -> bool {
+    !step.values_only && known.confidence == Confidence::Exact
+}
+
+/// Seconds that a run for the values alone may take: somebody waits for the line that is already known.
+pub const VALUES_LIMIT_S: f64 = 90.0;
+
+/// Why a step does not fit into what is left of the budget.
+pub fn over_budget(step: &Planned, first_s: f64, left_s: f64) -> Option<String> {
+    let cost = step.step.cost(first_s);
+    if step.values_only && cost > VALUES_LIMIT_S {
+        return Some(format!("it would take about {cost:.0} s, for the values alone"));
+    }
+    (cost > left_s).then(|| {
+        format!("it would take about {cost:.0} s, and {:.0} s of the budget are left (--budget)", left_s.max(0.0))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::Exit;
+    use crate::diagnose::observe::{Observed, Process};
+    use crate::diagnose::testing::{fault, launch};
+
+    fn known(exit: Exit, stderr: &str, culprits: Option<u64>) -> Knowledge {
+        let recorded = culprits.map(|count| {
+            let all =
+                (0..count).map(|n| launch(n + 1, "k", &[("/j/train.py", 4 + u32::try_from(n).unwrap())])).collect();
+            Process { pid: 7, faults: vec![fault(all)], active: Some(active()), ..Process::default() }
+        });
+        let observed = Observed::new(exit, 10.0, b"", stderr.as_bytes(), recorded.into_iter().collect());
+        Knowledge::first(&observed)
+    }
+
+    fn active() -> faultlab_recorder::format::Active {
+        faultlab_recorder::format::Active { device: 0, markers: "on".into() }
+    }
+
+    fn steps(known: &Knowledge) -> Vec<&'static str> {
+        plan(known).iter().map(|p| p.step.id()).collect()
+    }
+
+    const ASSERTION: &str = "/a/b.cu:2: f: block: [0,0,0], thread: [7,0,0] Assertion `i < n` failed.\n";
+
+    #[test]
+    fn from_cheap_to_dear_by_what_happened() {
+        let failed = || Exit::Code(1);
+        assert!(steps(&known(Exit::Code(0), "", None)).is_empty());
+        assert_eq!(steps(&known(failed(), "", Some(2))), ["recorder-every", "coredump", "launch-blocking", "memcheck"]);
+        assert_eq!(steps(&known(failed(), "", Some(0))), ["recorder-every", "coredump", "launch-blocking", "memcheck"]);
+        assert_eq!(steps(&known(failed(), ASSERTION, None)), ["coredump", "launch-blocking", "memcheck"]);
+        assert!(steps(&known(failed(), "", Some(1))).is_empty());
+        assert_eq!(steps(&known(failed(), ASSERTION, Some(1))), ["guard"]);
+        assert_eq!(steps(&known(Exit::Code(0), "loss nan", None)), ["guard", "anomaly", "isolate"]);
+        assert!(steps(&known(Exit::Signal("SIGKILL".into()), "", None)).is_empty());
+        assert_eq!(steps(&known(Exit::Signal("SIGSEGV".into()), "", None)), ["faulthandler"]);
+    }
+
+    #[test]
+    fn a_budget_is_kept() {
+        let step = planned(StepId::Memcheck, "");
+        assert!(over_budget(&step, 5.0, 200.0).is_none());
+        assert!(over_budget(&step, 10.0, 200.0).is_some_and(|why| why.contains("210 s")));
+        let values = Planned { values_only: true, ..planned(StepId::Guard, "") };
+        assert!(over_budget(&values, 100.0, 1e6).is_some());
+    }
+}

@@ -1,0 +1,146 @@
+//! The environment that turns the launch recorder on: one place for `faultlab diagnose`, `faultlab record-env` and the
+//! tool `recorder`. Pure.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use include_dir::{Dir, include_dir};
+
+static SHIM: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/recorder/shim");
+
+/// The recorder's Python side, by file name: a folder with these goes before `PYTHONPATH`.
+pub fn shim_files() -> impl Iterator<Item = (&'static Path, &'static [u8])> {
+    let python = |path: &Path| path.extension().is_some_and(|e| e == "py");
+    SHIM.files().filter(move |file| python(file.path())).map(|file| (file.path(), file.contents()))
+}
+
+/// The file of the recorder's library, beside the `faultlab` executable.
+pub const LIBRARY: &str = "libfaultlab_recorder.so";
+
+/// The variable by which the CUDA driver is told to load a library into the process.
+pub const INJECTION: &str = "CUDA_INJECTION64_PATH";
+
+/// The variable that names the folder of the reports.
+pub const FOLDER: &str = "FAULTLAB_RECORDER_DIR";
+
+/// When completion markers are put into the streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Markers {
+    /// As many as the overhead allows.
+    #[default]
+    Adaptive,
+    /// After each launch.
+    Every,
+    /// None: launches are only remembered.
+    Off,
+}
+
+impl Markers {
+    /// The value of `FAULTLAB_RECORDER_MARKERS`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Adaptive => "adaptive",
+            Self::Every => "every",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// How a process is to be recorded.
+#[derive(Debug, Clone, Copy)]
+pub struct RecorderSettings<'a> {
+    /// The recorder's library, absolute.
+    pub library: &'a Path,
+    /// The folder that goes before `PYTHONPATH`, absolute: it joins compiled kernels to the user's lines.
+    pub shim: Option<&'a Path>,
+    /// The folder of the reports, absolute; `None`: the recorder writes to standard error alone.
+    pub reports: Option<&'a Path>,
+    /// When markers are set.
+    pub markers: Markers,
+    /// Report a hang when nothing has finished for so many seconds.
+    pub hang_s: Option<f64>,
+    /// Whether the recorder also writes its block for people to standard error.
+    pub stderr: bool,
+    /// Whether results are checked for values that are not finite.
+    pub nan: bool,
+}
+
+/// What to add to a process's environment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecorderEnv {
+    /// Variables to set.
+    pub set: BTreeMap<String, String>,
+    /// Folders to put before the value that a search path has, separated by colons.
+    pub prepend: BTreeMap<String, Vec<String>>,
+}
+
+/// The environment for these settings.
+pub fn recorder_env(settings: &RecorderSettings<'_>) -> RecorderEnv {
+    let mut env = RecorderEnv::default();
+    let mut set = |key: &str, value: String| env.set.insert(key.into(), value);
+    set(INJECTION, settings.library.display().to_string());
+    if let Some(reports) = settings.reports {
+        set(FOLDER, reports.display().to_string());
+    }
+    set("FAULTLAB_RECORDER_MARKERS", settings.markers.name().into());
+    if let Some(seconds) = settings.hang_s {
+        set("FAULTLAB_RECORDER_HANG", seconds.to_string());
+    }
+    set("FAULTLAB_RECORDER_STDERR", u8::from(settings.stderr).to_string());
+    if settings.nan {
+        set("FAULTLAB_RECORDER_NAN", "1".into());
+    }
+    if let Some(shim) = settings.shim {
+        env.prepend.insert("PYTHONPATH".into(), vec![shim.display().to_string()]);
+    }
+    env
+}
+
+/// A word as a POSIX shell takes it: quoted, unless nothing in it means anything to a shell.
+pub fn quoted(word: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:=,+@%".contains(&b);
+    if !word.is_empty() && word.bytes().all(plain) {
+        return word.into();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shim_starts_by_itself() {
+        assert!(shim_files().any(|(path, text)| path == Path::new("sitecustomize.py") && !text.is_empty()));
+    }
+
+    #[test]
+    fn only_what_was_asked_for_is_set() {
+        let settings = RecorderSettings {
+            library: Path::new("/opt/f/lib.so"),
+            shim: None,
+            reports: Some(Path::new("/tmp/r")),
+            markers: Markers::Every,
+            hang_s: Some(1.5),
+            stderr: false,
+            nan: false,
+        };
+        let env = recorder_env(&settings);
+        let set: Vec<String> = env.set.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        assert_eq!(
+            set,
+            [
+                "CUDA_INJECTION64_PATH=/opt/f/lib.so",
+                "FAULTLAB_RECORDER_DIR=/tmp/r",
+                "FAULTLAB_RECORDER_HANG=1.5",
+                "FAULTLAB_RECORDER_MARKERS=every",
+                "FAULTLAB_RECORDER_STDERR=0",
+            ]
+        );
+        assert!(env.prepend.is_empty());
+        let more = recorder_env(&RecorderSettings { shim: Some(Path::new("/s")), nan: true, hang_s: None, ..settings });
+        assert_eq!(more.prepend["PYTHONPATH"], ["/s"]);
+        assert_eq!(more.set["FAULTLAB_RECORDER_NAN"], "1");
+        assert!(!more.set.contains_key("FAULTLAB_RECORDER_HANG"));
+    }
+}
