@@ -1,0 +1,13 @@
+# Read by CMake at PyTorch's project() (CMAKE_PROJECT_INCLUDE).
+#
+# The kernels in aten/src/ATen/native/cpu are compiled once for each kind of CPU. The plain one is enough to debug, and
+# the other two would be a fifth of the build. An answer that is there already is not asked of the compiler again.
+if(NOT "$ENV{FAULTLAB_CPU_CAPABILITIES}" STREQUAL "all")
+  foreach(lang C CXX)
+    foreach(type AVX2 AVX512)
+      foreach(flag 1 2 3)
+        set(${lang}_HAS_${type}_${flag} FALSE CACHE INTERNAL "not wanted")
+      endforeach()
+    endforeach()
+  endforeach()
+endif()
