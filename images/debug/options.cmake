@@ -1,7 +1,7 @@
-# Read by CMake at PyTorch's project() (CMAKE_PROJECT_INCLUDE).
-#
+# Read by CMake at PyTorch's project() (CMAKE_PROJECT_INCLUDE): options that setup.py passes no environment variable for.
+
 # The kernels in aten/src/ATen/native/cpu are compiled once for each kind of CPU. The plain one is enough to debug, and
-# the other two would be a fifth of the build. An answer that is there already is not asked of the compiler again.
+# the other two are a quarter of all compilations. An answer that is there already is not asked of the compiler again.
 if(NOT "$ENV{FAULTLAB_CPU_CAPABILITIES}" STREQUAL "all")
   foreach(lang C CXX)
     foreach(type AVX2 AVX512)
@@ -11,3 +11,6 @@ if(NOT "$ENV{FAULTLAB_CPU_CAPABILITIES}" STREQUAL "all")
     endforeach()
   endforeach()
 endif()
+
+# With the build type RelWithDebInfo: -lineinfo for nvcc, and no -G, which would turn optimisation off.
+set(DEBUG_CUDA ON CACHE BOOL "line information for kernels")

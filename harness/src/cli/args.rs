@@ -355,6 +355,10 @@ pub(super) struct ImageOptions {
     /// Platform, such as linux/arm64 (default: the engine's)
     #[arg(long, value_name = "OS/ARCH")]
     pub(super) platform: Option<String>,
+
+    /// In place of the value that image.yaml has for a build argument; may be given several times
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(super) arg: Vec<(String, String)>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -419,6 +423,13 @@ pub(super) struct CleanImagesArgs {
     /// Only say what would be removed
     #[arg(long)]
     pub(super) dry_run: bool,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
+        _ => Err("KEY=VALUE is wanted".into()),
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -12,6 +12,7 @@ use super::context::{archive, files, instruction_line, tag};
 use super::engine::{Engine, words};
 use super::model::{self, Image};
 use super::serve::serve;
+use super::store::serve_store;
 use super::{ImageError, LABEL, VARIANT_LABEL};
 
 /// Lines of a failed step that its error shows.
@@ -39,8 +40,12 @@ pub struct Options {
     pub platform: String,
     /// Build although the image is there, without the engine's cache
     pub no_cache: bool,
+    /// Values for build arguments of the variant that is asked for, in place of those that its `image.yaml` has
+    pub args: BTreeMap<String, String>,
     /// Where locks are kept
     pub locks: PathBuf,
+    /// Where the results of compilations are kept, for variants that compile much
+    pub compiler_cache: PathBuf,
 }
 
 /// What happens during a build.
@@ -120,7 +125,10 @@ pub async fn build(
         if chain.iter().any(|image| image.id == id) {
             return Err(ImageError::Circle(id));
         }
-        let image = model::load(&options.root, &id)?;
+        let mut image = model::load(&options.root, &id)?;
+        if chain.is_empty() {
+            image.set_args(&options.args)?;
+        }
         let on_variant = known.contains(&image.base);
         // A variant as `--base` replaces the variant that is below; any other image the lowest base.
         let wanted = options.base.as_ref().filter(|b| on_variant == known.contains(b) && **b != id);
@@ -275,6 +283,16 @@ async fn run_steps(
     if let Some(served) = &served {
         args.insert("FAULTLAB_CA_URL", &served.url);
     }
+    let store = if plan.image.compiler_cache {
+        let folder = options.compiler_cache.join(variant);
+        let io = |source| ImageError::Io { path: folder.clone(), source };
+        Some(serve_store(&folder, variant).await.map_err(io)?)
+    } else {
+        None
+    };
+    if let Some(store) = &store {
+        args.insert("FAULTLAB_CACHE_URL", &store.url);
+    }
     let labels = HashMap::from([LABEL, (VARIANT_LABEL, variant)]);
     let query = BuildImageOptionsBuilder::default()
         .dockerfile("Dockerfile")
@@ -394,8 +412,11 @@ async fn state(engine: &Engine, options: &Options, id: &str, above: &mut Vec<Str
     if above.iter().any(|a| a == id) {
         return Err(ImageError::Circle(id.into()));
     }
+    let mut image = model::load(&options.root, id)?;
+    if above.is_empty() {
+        image.set_args(&options.args)?;
+    }
     above.push(id.into());
-    let image = model::load(&options.root, id)?;
     let known = model::ids(&options.root).map_err(|source| ImageError::Io { path: options.root.clone(), source })?;
     let on_variant = known.contains(&image.base);
     let wanted = options.base.as_ref().filter(|b| on_variant == known.contains(b) && **b != id);
@@ -424,8 +445,10 @@ async fn state(engine: &Engine, options: &Options, id: &str, above: &mut Vec<Str
 }
 
 impl Options {
-    /// Options that build from `root`.
-    pub fn new(root: &Path, locks: PathBuf) -> Self {
-        Self { root: root.into(), locks, ..Self::default() }
+    /// Options that build from `root`. `cache` is a folder of the user's own: a lock that others may delete is none, and
+    /// what others may write must not end up in an image.
+    pub fn new(root: &Path, cache: &Path) -> Self {
+        let (locks, compiler_cache) = (cache.join("locks"), cache.join("ccache"));
+        Self { root: root.into(), locks, compiler_cache, ..Self::default() }
     }
 }
