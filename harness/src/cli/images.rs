@@ -65,7 +65,8 @@ pub(super) async fn named(assets: &Assets, name: &str) -> Result<String, CliErro
     if !variants.iter().any(|variant| variant == name) {
         return Ok(name.to_string());
     }
-    let states = image::list(&Engine::connect().await?, &Options::new(&assets.images, &cache()), &[name.into()]).await?;
+    let states =
+        image::list(&Engine::connect().await?, &Options::new(&assets.images, &cache()), &[name.into()]).await?;
     match states.into_iter().next() {
         Some(image::State { tag: Some(tag), size: Some(_), .. }) => Ok(tag),
         _ => Err(CliError::Infra(format!("the image {name} is not built: `faultlab images build {name}` builds it"))),

@@ -8,6 +8,7 @@
 //! | 3 | infrastructure: the harness or the machine failed, the run was interrupted, or nothing could run |
 
 mod args;
+mod attach;
 mod bench;
 mod images;
 mod output;
@@ -176,6 +177,7 @@ fn dispatch(args: Args, terminal: &Terminal) -> Result<Status, CliError> {
         Command::Report(args) => report(&args, terminal),
         Command::Test(args) => test::test(&assets()?, &args, terminal),
         Command::Record(args) => block_on(record::record(&assets()?, args, terminal)),
+        Command::Attach(args) => block_on(attach::attach(args, terminal)),
         Command::Bench(args) => block_on(bench::run(args, terminal)),
         Command::Images { command } => block_on(images::images(&assets()?, command, terminal)),
         Command::Schema => {
@@ -291,6 +293,11 @@ async fn diagnose(assets: &Assets, args: &DoctorArgs, terminal: &Terminal) -> Re
 
 fn report(args: &ReportArgs, terminal: &Terminal) -> Result<Status, CliError> {
     let run = crate::run_dir::RunDir::open(&args.run)?.read_run()?;
+    if let Some(beside) = &args.beside {
+        let other = crate::run_dir::RunDir::open(beside)?.read_run()?;
+        terminal.print(crate::report::beside(&[&run, &other]).trim_end())?;
+        return Ok(Status::Met);
+    }
     output::write_reports(&run, &args.format, terminal)?;
     Ok(Status::of(&run))
 }

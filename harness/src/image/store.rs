@@ -197,7 +197,14 @@ mod tests {
         let folder = outer.path().join("store");
         std::fs::write(outer.path().join("outside0"), "x").unwrap();
         let served = serve_store(&folder, "t").await.unwrap();
-        for path in ["/SECRET/../outside0", "/SECRET/..%2foutside0", "/SECRET/secret", "/ab/cdef012345", "/SECRET/ab/../../outside0", "//ab/cdef012345"] {
+        for path in [
+            "/SECRET/../outside0",
+            "/SECRET/..%2foutside0",
+            "/SECRET/secret",
+            "/ab/cdef012345",
+            "/SECRET/ab/../../outside0",
+            "//ab/cdef012345",
+        ] {
             for method in ["GET", "PUT"] {
                 assert_eq!(ask(&served.url, method, path, "y").await.0, 404, "{method} {path}");
             }
