@@ -405,6 +405,10 @@ pub(super) struct BuildImagesArgs {
     #[command(flatten)]
     pub(super) options: ImageOptions,
 
+    /// Only check the Dockerfile's steps up to the end of this stage; nothing gets a name
+    #[arg(long, value_name = "NAME")]
+    pub(super) stage: Option<String>,
+
     /// Build it although it is there, and every step anew
     #[arg(long)]
     pub(super) no_cache: bool,

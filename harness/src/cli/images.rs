@@ -26,7 +26,7 @@ pub(super) async fn images(assets: &Assets, command: ImagesCommand, terminal: &T
         match command {
             ImagesCommand::Build(args) => {
                 let options = options(assets, args.options);
-                let options = Options { no_cache: args.no_cache, ..options };
+                let options = Options { no_cache: args.no_cache, stage: args.stage, ..options };
                 build(&options, &args.variants, args.verbose, terminal).await
             }
             ImagesCommand::List(args) => list(&options(assets, args.options), args.format, terminal).await,

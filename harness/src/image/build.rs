@@ -38,6 +38,8 @@ pub struct Options {
     pub ca_bundle: Option<PathBuf>,
     /// `linux/arm64` and the like; empty is the engine's own
     pub platform: String,
+    /// Only the steps up to the end of this stage of the Dockerfile: a check, which gives no image
+    pub stage: Option<String>,
     /// Build although the image is there, without the engine's cache
     pub no_cache: bool,
     /// Values for build arguments of the variant that is asked for, in place of those that its `image.yaml` has
@@ -142,8 +144,11 @@ pub async fn build(
     }
     let mut base = base.unwrap_or_default();
     let mut built = None;
-    for image in chain.into_iter().rev() {
-        let one = build_one(engine, options, plan(options, image, &base)?, observe).await?;
+    let lowest_first: Vec<Image> = chain.into_iter().rev().collect();
+    let last = lowest_first.len().saturating_sub(1);
+    for (at, image) in lowest_first.into_iter().enumerate() {
+        let stage = options.stage.as_deref().filter(|_| at == last);
+        let one = build_one(engine, options, plan(options, image, &base)?, stage, observe).await?;
         base.clone_from(&one.id);
         built = Some(one);
     }
@@ -220,6 +225,7 @@ async fn build_one(
     engine: &Engine,
     options: &Options,
     plan: Plan,
+    stage: Option<&str>,
     observe: &mut (dyn FnMut(Event<'_>) + Send),
 ) -> Result<Built, ImageError> {
     let started = Instant::now();
@@ -233,12 +239,17 @@ async fn build_one(
         elapsed_s: started.elapsed().as_secs_f64(),
         size: inspected.size.unwrap_or_default(),
     };
+    if let Some(stage) = stage {
+        let id = run_steps(engine, options, &plan, stage, observe).await?;
+        let inspected = engine.find(&id).await?.unwrap_or_default();
+        return Ok(Built { tag: format!("stage {stage}"), ..built(false, inspected) });
+    }
     if !options.no_cache
         && let Some(inspected) = engine.find(&plan.tag).await?
     {
         return Ok(built(true, inspected));
     }
-    let id = run_steps(engine, options, &plan, observe).await?;
+    let id = run_steps(engine, options, &plan, "", observe).await?;
     observe(Event::Verifying(&variant));
     ask(engine, &plan.image, &id).await?;
     // It gets its name last: an image that has one is whole, and answers.
@@ -247,11 +258,12 @@ async fn build_one(
     Ok(built(false, inspected))
 }
 
-/// Has the engine go through the Dockerfile. Returns the image's content.
+/// Has the engine go through the Dockerfile, to the end of a stage if one is named. Returns the image's content.
 async fn run_steps(
     engine: &Engine,
     options: &Options,
     plan: &Plan,
+    stage: &str,
     observe: &mut (dyn FnMut(Event<'_>) + Send),
 ) -> Result<String, ImageError> {
     let variant = plan.image.id.as_str();
@@ -300,6 +312,7 @@ async fn run_steps(
         .labels(&labels)
         .networkmode("host")
         .nocache(options.no_cache)
+        .target(stage)
         .platform(&options.platform)
         .rm(true)
         .forcerm(true)
