@@ -9,6 +9,7 @@
 
 mod args;
 mod args_diagnose;
+mod attach;
 mod bench;
 mod diagnose;
 mod images;
@@ -181,6 +182,7 @@ fn dispatch(args: Args, terminal: &Terminal) -> Result<Status, CliError> {
         Command::Report(args) => report(&args, terminal),
         Command::Test(args) => test::test(&assets()?, &args, terminal),
         Command::Record(args) => block_on(record::record(&assets()?, args, terminal)),
+        Command::Attach(args) => block_on(attach::attach(args, terminal)),
         Command::Bench(args) => block_on(bench::run(args, terminal)),
         Command::Images { command } => block_on(images::images(&assets()?, command, terminal)),
         Command::Diagnose(args) => block_on(diagnose::run(args, &here, terminal)),
@@ -312,6 +314,11 @@ async fn examine(assets: &Assets, args: &DoctorArgs, terminal: &Terminal) -> Res
 
 fn report(args: &ReportArgs, terminal: &Terminal) -> Result<Status, CliError> {
     let run = crate::run_dir::RunDir::open(&args.run)?.read_run()?;
+    if let Some(beside) = &args.beside {
+        let other = crate::run_dir::RunDir::open(beside)?.read_run()?;
+        terminal.print(crate::report::beside(&[&run, &other]).trim_end())?;
+        return Ok(Status::Met);
+    }
     output::write_reports(&run, &args.format, terminal)?;
     Ok(Status::of(&run))
 }

@@ -16,7 +16,7 @@ mod cuda_log;
 mod debugger;
 mod deterministic;
 mod dsa;
-mod gdb;
+pub(crate) mod gdb;
 mod guard;
 // Used by every tool that lives in the user's interpreter.
 mod inject;
