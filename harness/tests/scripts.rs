@@ -181,3 +181,89 @@ fn nsys_is_run_imported_and_read() {
     assert_eq!(by["fault"]["launches"][0]["nvtx"][0], "pack");
     assert!(!at("report.qdstrm").exists());
 }
+
+/// Stands for a program that faults on the device and for the recorder in it: it writes what the recorder would, naming
+/// the line NAMED, and dies at its last line.
+const FAULTING: &str = r#"import json, os
+folder = os.environ.get("FAULTLAB_RECORDER_DIR")
+frames = [{"file": __file__, "line": NAMED, "function": "f", "user": True}]
+culprit = {"seq": 1, "kind": "kernel", "kernel": "gather_rows", "frames": frames}
+fault = {"type": "fault", "name": "CUDA_ERROR_ASSERT", "confidence": "exact", "culprits": [culprit]}
+if folder:
+    with open(f"{folder}/recorder.{os.getpid()}.jsonl", "w") as file:
+        file.writelines(json.dumps(r) + "\n" for r in ({"type": "active"}, *FAULTS, {"type": "exit", "bytes": 9}))
+"#;
+
+fn cases(folder: &Path, programs: &[(&str, &str)]) -> Option<(Option<i32>, String)> {
+    write(folder, programs);
+    write(folder, &[("libfaultlab_recorder.so", "")]);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../ci/recorder-cases");
+    let path = |name: &str| folder.join(name).display().to_string();
+    let (library, programs, out) = (path("libfaultlab_recorder.so"), path("programs"), path("out"));
+    let argv = [&python(), script, &programs, &out, "--recorder", &library, "--jobs", "2", "--timeout", "30"];
+    let output = run(folder, &argv, &[])?;
+    Some((output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned()))
+}
+
+#[test]
+fn recorder_cases_holds_each_way_against_the_known_line() {
+    let faulting = |named: &str| {
+        let dies = "raise RuntimeError('CUDA error: device-side assert triggered')\n# FAULT: line 4\n";
+        FAULTING.replace("NAMED", named).replace("*FAULTS", "fault") + dies
+    };
+    let fixed = FAULTING.replace("NAMED", "4").replace("*FAULTS, ", "");
+    let folder = tempfile::tempdir().unwrap();
+    let right = faulting("4");
+    let programs = [("programs/right.py", right.as_str()), ("programs/right_fixed.py", fixed.as_str())];
+    let Some((code, table)) = cases(folder.path(), &programs) else {
+        eprintln!("skipped: there is no {}", python());
+        return;
+    };
+    assert_eq!(code, Some(0), "{table}");
+    assert!(table.contains("recorder  exact line in 1 of 1 device faults\n"), "{table}");
+    assert!(table.contains("async     exact line in 0 of 1 device faults (1 other)"), "{table}");
+    assert!(table.contains("recorder  silent on 1 of 1 programs"), "{table}");
+    // A wrong line, and a word about a fixed program, are failures.
+    let folder = tempfile::tempdir().unwrap();
+    let wrong = faulting("5");
+    let (code, table) = cases(folder.path(), &[("programs/wrong.py", wrong.as_str())]).unwrap();
+    assert_eq!(code, Some(1), "{table}");
+    assert!(table.contains("exact line in 0 of 1 device faults (1 wrong)"), "{table}");
+    let folder = tempfile::tempdir().unwrap();
+    let alarm = FAULTING.replace("NAMED", "4").replace("*FAULTS", "fault");
+    let (code, table) = cases(folder.path(), &[("programs/alarm_fixed.py", alarm.as_str())]).unwrap();
+    assert_eq!(code, Some(1), "{table}");
+    assert!(table.contains("spoke on alarm_fixed"), "{table}");
+}
+
+#[test]
+fn recorder_soak_counts_what_went_wrong() {
+    // Healthy it prints one line. Every place faults, `deaf` without a fault, and `wrong` at another line than is said.
+    let program = FAULTING
+        .replace("NAMED", "{'here': 12, 'wrong': 1}.get(place, 1)")
+        .replace("*FAULTS", "*[fault][: bool(place)]")
+        .replacen("import json, os\n", "import json, os\nplace = os.environ.get('FAULT_AT', '').split(':')[0]\n", 1);
+    let body = "STEPS = 1\nprint('sum 7')\ndies = place in ('here', 'wrong')\nif dies: raise RuntimeError('CUDA error: device-side assert triggered')  # SITE: here\npass  # SITE: wrong\npass  # SITE: deaf\n";
+    let program = program + body;
+    let here = program.lines().position(|line| line.ends_with("# SITE: here")).unwrap() + 1;
+    let program = program.replace("'here': 12", &format!("'here': {here}"));
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &[("program.py", &program), ("libfaultlab_recorder.so", "")]);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../ci/recorder-soak");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (library, program, out) = (path("libfaultlab_recorder.so"), path("program.py"), path("out"));
+    let mut argv = vec![python(), script.into(), out, "--program".into(), program, "--recorder".into(), library];
+    argv.extend(["--fresh-every", "1", "--runs", "3", "--faults", "3", "--jobs", "2"].map(String::from));
+    let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+    let Some(output) = run(folder.path(), &argv, &[]) else {
+        eprintln!("skipped: there is no {}", python());
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("| good         | 3      |"), "{text}");
+    for (site, what) in [("wrong", ": wrong"), ("deaf", ": did not fault")] {
+        assert!(text.lines().any(|line| line.contains(site) && line.contains(what)), "{site}: {text}");
+    }
+    assert!(!text.lines().any(|line| line.starts_with("fault-") && line.contains("here:")), "{text}");
+}

@@ -34,8 +34,9 @@ def main():
     archive = torch.randn(FRAMES, SIZE, device="cuda")
     weight = (torch.randn(SIZE, SIZE, device="cuda") / SIZE**0.5).half()
     main_stream, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    starts = starts_of(0).cuda()
     side.wait_stream(main_stream)
-    ahead = cut(archive, starts_of(0).cuda(), side)
+    ahead = cut(archive, starts, side)
     for step in range(STEPS):
         main_stream.wait_stream(side)
         clips = ahead

@@ -16,6 +16,9 @@ const REPORTS: &str = "reports.jsonl";
 /// Bytes of `reports.jsonl` that are kept.
 const REPORTS_CAP: usize = 256 << 10;
 
+/// Reports that are read: more than a file of that size holds, so that a longer one costs no more memory.
+const MOST: usize = 4096;
+
 /// Puts a Python tool on a command. `source` is the text of a module that has `activate(torch)`; it may import
 /// `faultlab_inject` for `report`, `frames` and `traceback_frames`.
 pub(super) fn inject(command: &mut Command, work: &str, source: &'static str) {
@@ -94,6 +97,7 @@ pub(super) fn reports(capture: &Capture) -> Vec<Finding> {
                 evidence: Evidence { stream: REPORTS.into(), start, end: start + line.len() as u64 },
             })
         })
+        .take(MOST)
         .collect()
 }
 

@@ -29,6 +29,9 @@ const RUN: &str = "nsys_run.sh";
 const READ: &str = "nsys_read.py";
 const LOG: &str = "nsys.jsonl";
 
+/// Findings that are kept; the script writes some dozens of lines.
+const MOST: usize = 1000;
+
 /// See the module.
 pub(super) struct Nsys;
 
@@ -59,7 +62,8 @@ impl Tool for Nsys {
     }
 
     fn parse(&self, capture: &Capture) -> Vec<Finding> {
-        let mut findings: Vec<Finding> = records(capture).filter_map(|(record, at)| record.finding(at)).collect();
+        let said = records(capture).filter_map(|(record, at)| record.finding(at));
+        let mut findings: Vec<Finding> = said.take(MOST).collect();
         findings.extend(common::context(capture));
         findings
     }

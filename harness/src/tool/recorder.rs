@@ -30,6 +30,7 @@ use faultlab_recorder::format::{self, Confidence, Fault, Frame, Hang, Launch, Re
 
 use super::{Activity, After, Command, Target, Tool, WorkFile, common, text};
 use crate::capture::Capture;
+use crate::case::{Device, Mode};
 use crate::finding::{DeviceLine, Evidence, Finding, FindingKind, Kernel, Location, NativeFrame, PythonFrame};
 use crate::host::Need;
 use crate::parse::{self, DeviceAssertion};
@@ -44,7 +45,7 @@ const COLLECT: &str = "for f in recorder.*.jsonl; do [ -e \"$f\" ] && cat \"$f\"
 const HANG_S: f64 = 5.0;
 
 /// The recorder's Python side, as files of the working directory below `shim/`.
-const SHIM: &[WorkFile] = &[];
+static SHIM: &[WorkFile] = &[];
 
 /// Findings of each sort: every process may report, and every launch of a process may be a candidate.
 const MOST: usize = 16;
@@ -63,6 +64,10 @@ impl Tool for Recorder {
 
     fn needs(&self) -> &'static [Need] {
         &[Need::Gpu, Need::Recorder]
+    }
+
+    fn objection(&self, _: Mode, device: Device) -> Option<&'static str> {
+        (device == Device::Cpu).then_some("it records CUDA launches, and on the CPU there are none")
     }
 
     fn command(&self, target: &Target) -> Command {
@@ -519,7 +524,6 @@ fn bounded(text: &[u8], at: usize, length: usize, inside: impl Fn(u8) -> bool) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::case::{Device, Mode};
     use crate::testing;
     use proptest::prelude::*;
     use serde_json::{Value, json};
@@ -745,6 +749,8 @@ mod tests {
         assert_eq!(command.env["FAULTLAB_RECORDER_MARKERS"], "adaptive");
         assert!(!command.env.contains_key("CUDA_LAUNCH_BLOCKING"));
         assert_eq!(command.after[0].output, REPORT);
+        assert_eq!(Recorder.objection(Mode::Sync, Device::Cuda), None);
+        assert!(Recorder.objection(Mode::Async, Device::Cpu).is_some());
     }
 
     #[test]
