@@ -326,7 +326,10 @@ fn one_kernel_launched_from_two_lines() {
     assert_eq!(outcome.stderr.matches("Assertion `word == 0` failed").count(), 1);
     let fault = outcome.fault();
     let around: Vec<&str> = fault.around.iter().map(|launch| launch.state.as_str()).collect();
-    assert_eq!(around, ["completed", "completed", "completed", "completed", "running", "waiting", "waiting", "waiting", "waiting"]);
+    assert_eq!(
+        around,
+        ["completed", "completed", "completed", "completed", "running", "waiting", "waiting", "waiting", "waiting"]
+    );
     assert_eq!((fault.culprits[0].grid, fault.culprits[0].block), ([1; 3], [32, 1, 1]));
     assert_eq!(fault.culprits[0].kernel, "gather_fault_assert");
 }
@@ -361,8 +364,7 @@ fn every_entry_point() {
 #[test]
 fn a_copy_or_a_fill_that_faults() {
     for (at, mark, kind) in [(1, "# FILL", "memset"), (2, "# COPY", "memcpy"), (4, "# WRITE", "memcpy")] {
-        let outcome =
-            session("copies.py").env("FAKE_FAULT_AT", &format!("{at}")).env("FAKE_FAULT_CODE", "700").run();
+        let outcome = session("copies.py").env("FAKE_FAULT_AT", &format!("{at}")).env("FAKE_FAULT_CODE", "700").run();
         let fault = outcome.fault();
         assert_eq!(fault.confidence, Confidence::Exact);
         assert_eq!((place(&fault.culprits[0]), fault.culprits[0].kind.as_str()), (outcome.line(mark), kind));

@@ -4,6 +4,7 @@
 //! `FAULTLAB_REQUIRE` contains `python`.
 
 mod bad_scenarios;
+mod diagnose;
 mod docker;
 mod fixture;
 mod images;
