@@ -22,6 +22,10 @@ pub(super) struct DiagnoseArgs {
     #[arg(long, default_value_t = 60.0, value_name = "S", value_parser = seconds)]
     pub(super) hang: f64,
 
+    /// The launch recorder's library (default: libfaultlab_recorder.so beside this program)
+    #[arg(long, env = "FAULTLAB_RECORDER", value_name = "PATH")]
+    pub(super) recorder: Option<PathBuf>,
+
     /// Run the command once, whatever it shows
     #[arg(long)]
     pub(super) quick: bool,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::case::{Device, Mode};
-use crate::recorder_env::RecorderEnv;
+use crate::recorder_env::{FOLDER, RecorderEnv};
 use crate::tool::{self, SCRUBBED, Target, Tool};
 
 /// What sort of program the command starts. What cannot be told is an executable.
@@ -125,7 +125,7 @@ pub fn environment(
 
 /// Is this variable kept from the command?
 fn is_left_out(key: &str) -> bool {
-    (SCRUBBED.contains(&key) && !KEPT.contains(&key)) || key.starts_with("FAULTLAB_RECORDER_")
+    (SCRUBBED.contains(&key) && !KEPT.contains(&key)) || key == FOLDER
 }
 
 /// The user's variables that are kept from the command, by name.
@@ -181,6 +181,7 @@ mod tests {
             ("LD_PRELOAD", "/lib/libjemalloc.so"),
             ("PYTHONPATH", "/mine"),
             ("FAULTLAB_RECORDER_DIR", "/old"),
+            ("FAULTLAB_RECORDER_RING", "4096"),
         ]
         .map(|(k, v)| (k.to_string(), v.to_string()))
         .into();

@@ -72,18 +72,26 @@ impl StepId {
         }
     }
 
-    /// How much longer than the first run it takes, and seconds on top: rough figures, to keep within a budget.
-    pub fn cost(self, first_s: f64) -> f64 {
-        let (times, more) = match self {
-            Self::Recorder | Self::Faulthandler => (1.0, 0.0),
-            Self::Every => (1.1, 0.0),
-            Self::Coredump => (1.1, 10.0),
-            Self::Blocking => (2.1, 0.0),
-            Self::Memcheck => (20.0, 10.0),
-            Self::Guard | Self::Isolate => (2.5, 1.0),
-            Self::Anomaly => (3.0, 1.0),
+    /// Seconds that it takes, by those of the first run: the least, and what is to be expected. Rough figures, to keep
+    /// within a budget: most of a short run is the start of Python, which no tool slows down.
+    pub fn cost(self, first_s: f64) -> (f64, f64) {
+        let (least, times, more) = match self {
+            Self::Recorder | Self::Faulthandler => (1.0, 1.0, 0.0),
+            Self::Every => (1.0, 1.1, 0.0),
+            Self::Coredump => (1.0, 1.1, 10.0),
+            Self::Blocking => (1.0, 2.1, 0.0),
+            Self::Memcheck => (2.0, 20.0, 10.0),
+            Self::Guard | Self::Isolate => (1.0, 2.5, 1.0),
+            Self::Anomaly => (1.0, 3.0, 1.0),
         };
-        times * first_s + more
+        (least * first_s, times * first_s + more)
+    }
+
+    /// Seconds after which a run is killed: it must not use up what the runs after it need.
+    pub fn deadline_s(self, first_s: f64, left_s: f64) -> f64 {
+        /// A debugger or a sanitizer takes so long to load.
+        const LEAST: f64 = 30.0;
+        (3.0 * self.cost(first_s).1).max(LEAST).min(left_s)
     }
 }
 
@@ -113,7 +121,7 @@ pub fn plan(known: &Knowledge) -> Vec<Planned> {
         }
         Outcome::DeviceFault { .. } => {
             let mut steps = Vec::new();
-            if known.recorder_was_on {
+            if known.recorder_was_on && !known.launch_is_known() {
                 let why = if known.confidence == Confidence::Candidates {
                     "several launches can have faulted: again with a marker after each launch"
                 } else {
@@ -121,7 +129,9 @@ pub fn plan(known: &Knowledge) -> Vec<Planned> {
                 };
                 steps.push(planned(StepId::Every, why));
             }
-            steps.push(planned(StepId::Coredump, "the GPU's core dump tells the kernel, the block and the thread"));
+            if !known.launch_is_known() {
+                steps.push(planned(StepId::Coredump, "the GPU's core dump tells the kernel, the block and the thread"));
+            }
             steps.push(planned(
                 StepId::Blocking,
                 "CUDA_LAUNCH_BLOCKING=1 waits for each launch, so the error is raised where it is made; about 2 times slower",
@@ -169,12 +179,12 @@ pub const VALUES_LIMIT_S: f64 = 90.0;
 
 /// Why a step does not fit into what is left of the budget.
 pub fn over_budget(step: &Planned, first_s: f64, left_s: f64) -> Option<String> {
-    let cost = step.step.cost(first_s);
-    if step.values_only && cost > VALUES_LIMIT_S {
-        return Some(format!("it would take about {cost:.0} s, for the values alone"));
+    let (least, expected) = step.step.cost(first_s);
+    if step.values_only && expected > VALUES_LIMIT_S {
+        return Some(format!("it would take about {expected:.0} s, for the values alone"));
     }
-    (cost > left_s).then(|| {
-        format!("it would take about {cost:.0} s, and {:.0} s of the budget are left (--budget)", left_s.max(0.0))
+    (least > left_s).then(|| {
+        format!("it takes {least:.0} s at the least, and {:.0} s of the budget are left (--budget)", left_s.max(0.0))
     })
 }
 
@@ -213,6 +223,9 @@ mod tests {
         assert_eq!(steps(&known(failed(), "", Some(0))), ["recorder-every", "coredump", "launch-blocking", "memcheck"]);
         assert_eq!(steps(&known(failed(), ASSERTION, None)), ["coredump", "launch-blocking", "memcheck"]);
         assert!(steps(&known(failed(), "", Some(1))).is_empty());
+        let mut no_line = known(failed(), "", Some(1));
+        (no_line.confidence, no_line.places) = (Confidence::Unlocated, Vec::new());
+        assert_eq!(steps(&no_line), ["launch-blocking", "memcheck"]);
         assert_eq!(steps(&known(failed(), ASSERTION, Some(1))), ["guard"]);
         assert_eq!(steps(&known(Exit::Code(0), "loss nan", None)), ["guard", "anomaly", "isolate"]);
         assert!(steps(&known(Exit::Signal("SIGKILL".into()), "", None)).is_empty());
@@ -222,8 +235,11 @@ mod tests {
     #[test]
     fn a_budget_is_kept() {
         let step = planned(StepId::Memcheck, "");
-        assert!(over_budget(&step, 5.0, 200.0).is_none());
-        assert!(over_budget(&step, 10.0, 200.0).is_some_and(|why| why.contains("210 s")));
+        assert!(over_budget(&step, 5.0, 10.0).is_none());
+        assert!(over_budget(&step, 10.0, 19.0).is_some_and(|why| why.contains("20 s")));
+        assert!((StepId::Guard.deadline_s(10.0, 600.0) - 78.0).abs() < 1e-9);
+        assert!((StepId::Guard.deadline_s(1.0, 600.0) - 30.0).abs() < 1e-9);
+        assert!((StepId::Guard.deadline_s(10.0, 40.0) - 40.0).abs() < 1e-9);
         let values = Planned { values_only: true, ..planned(StepId::Guard, "") };
         assert!(over_budget(&values, 100.0, 1e6).is_some());
     }

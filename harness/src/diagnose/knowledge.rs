@@ -223,7 +223,7 @@ impl Knowledge {
         self.kernel = culprits.first().map(|launch| kernel_of(launch));
         self.around = locate::around(fault);
         self.places = places;
-        self.evidence = evidence;
+        self.evidence = evidence.iter().map(|text| sentence(text)).collect();
         self.fault = Some(fault.clone());
     }
 
@@ -447,6 +447,12 @@ impl Knowledge {
         surfaced.innocent = located && device && !meant && surfaced.line.is_some();
     }
 
+    /// Is the launch known for certain? Then a run that looks for it again tells nothing new, even where no line of the
+    /// user's belongs to it.
+    pub fn launch_is_known(&self) -> bool {
+        self.fault.as_ref().is_some_and(|fault| fault.confidence == format::Confidence::Exact)
+    }
+
     /// The verdict in a sentence.
     pub fn headline(&self) -> String {
         let first = self.places.first();
@@ -510,6 +516,14 @@ fn host_place(frame: &format::Frame) -> Place {
         source: Vec::new(),
         related: Vec::new(),
     }
+}
+
+/// With a capital and a full stop.
+fn sentence(text: &str) -> String {
+    let mut rest = text.trim().chars();
+    let first = rest.next().map(|c| c.to_uppercase().to_string()).unwrap_or_default();
+    let text = format!("{first}{}", rest.as_str());
+    if text.ends_with(['.', '!', '?']) { text } else { text + "." }
 }
 
 fn claims<'a>(seen: &Seen<'a>) -> impl Iterator<Item = &'a Finding> {

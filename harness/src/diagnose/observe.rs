@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use faultlab_recorder::format::{Active, Exit as ExitRecord, Fault, Frame, Hang, Notice, Record, Start};
 
-use crate::capture::Exit;
+use super::compiled;
+use crate::capture::{Capture, Exit};
 use crate::parse::{self, DeviceAssertion, Heading, PyException, Scan, TorchError, Traceback};
 
 /// What the recorder wrote about one process.
@@ -27,14 +28,12 @@ pub struct Process {
     pub exit: Option<ExitRecord>,
     /// Lines that are no record: cut off, or of a later format.
     pub unread: u32,
-    /// The file as it is.
-    pub text: Vec<u8>,
 }
 
 /// Reads one `recorder.<pid>.jsonl`.
 pub fn process(name: &str, bytes: &[u8]) -> Process {
     let pid = name.split('.').find_map(|part| part.parse().ok()).unwrap_or_default();
-    let mut process = Process { pid, text: bytes.to_vec(), ..Process::default() };
+    let mut process = Process { pid, ..Process::default() };
     for line in bytes.split(|b| *b == b'\n').filter(|line| !line.trim_ascii().is_empty()) {
         match serde_json::from_slice::<Record>(line) {
             Ok(Record::Start(start)) => process.start = Some(start),
@@ -93,6 +92,15 @@ impl Observed {
             stderr: parse::scan_bytes(stderr),
             stdout: parse::scan_bytes(stdout),
         }
+    }
+
+    /// Reads a capture.
+    pub fn of(capture: &Capture) -> Self {
+        let mut recorded = processes(&capture.files);
+        compiled::join(&mut recorded, &capture.files);
+        let meta = &capture.meta;
+        let observed = Self::new(meta.exit.clone(), meta.elapsed_s, &capture.stdout, &capture.stderr, recorded);
+        Self { peak_rss_bytes: meta.peak_rss_bytes, ..observed }
     }
 
     /// Did the recorder see launches in any process?

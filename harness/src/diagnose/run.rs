@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::escalate::{self, Planned, StepId};
 use super::knowledge::{Knowledge, Seen};
 use super::model::{Confidence, Diagnosis, HostFacts, Origin, Outcome, Place, SCHEMA_VERSION, Step};
-use super::observe::{self, Observed, Process};
+use super::observe::{self, Observed};
 use super::source::{self, ReadSource};
 use super::{advice, locate};
 use super::{command, compiled};
@@ -54,6 +54,8 @@ pub struct Request {
     pub hang_s: f64,
     /// Stop after the first run.
     pub quick: bool,
+    /// Look at the machine in any case, for a report that others read.
+    pub facts: bool,
     /// Show what the command prints in every run, not in the first alone.
     pub echo_all: bool,
     /// Bytes of each stream to keep.
@@ -118,16 +120,6 @@ impl From<UserCommandError> for DiagnoseError {
     }
 }
 
-/// One run: what it was started with, what came of it.
-struct Run {
-    ended: Ended,
-    recorded: Vec<Process>,
-    hung: bool,
-    argv: Vec<String>,
-    env: BTreeMap<String, String>,
-    date: Timestamp,
-}
-
 /// Runs the command until its fault is located or nothing is left to try.
 pub async fn diagnose(
     request: &Request,
@@ -140,16 +132,12 @@ pub async fn diagnose(
     let mut flow = Flow { request, stop, captures: Vec::new(), steps: Vec::new(), host: None };
     let first = Planned { step: StepId::Recorder, why: first_why(request), values_only: false };
     observe(Event::Starting { number: 1, step: first.step, why: &first.why });
-    let run = flow.run(StepId::Recorder, request.timeout).await?;
-    let mut observed = run.observed();
-    // A stack of a hang is the reason why it was stopped.
-    if run.hung {
-        observed.exit = Exit::Deadline;
-    }
+    let capture = flow.run(StepId::Recorder, request.timeout).await?;
+    let observed = Observed::of(&capture);
     let mut known = Knowledge::first(&observed);
     let shown = known.shown();
     let active = observed.recorder_was_on().then(|| recorder_words(&observed));
-    flow.keep(&first, run, shown.outcome, shown.named, active, &mut observe);
+    flow.keep(&first, capture, shown.outcome, shown.named, active, &mut observe);
 
     if known.outcome != Outcome::Clean && !request.quick {
         let escalating = Instant::now();
@@ -164,8 +152,10 @@ pub async fn diagnose(
             flow.escalate(&planned, &mut known, left_s, &mut observe).await?;
         }
     }
-    let host = flow.host.as_ref();
-    let facts = facts(host, &observed);
+    if request.facts {
+        flow.look_at_the_machine().await;
+    }
+    let facts = facts(flow.host.as_ref(), &observed);
     let read = reader(&request.cwd);
     let mut diagnosis = conclude(known, request, started, &read);
     diagnosis.steps = flow.steps;
@@ -227,8 +217,12 @@ impl Flow<'_> {
             return Ok(());
         }
         observe(Event::Starting { number: self.captures.len() + 1, step: planned.step, why: &planned.why });
-        let deadline = left_s.max(LEAST_DEADLINE_S).min(self.request.timeout.map_or(f64::MAX, |t| t.as_secs_f64()));
-        let run = match self.run(planned.step, Some(Duration::from_secs_f64(deadline))).await {
+        let deadline = planned
+            .step
+            .deadline_s(known.first_s, left_s)
+            .max(LEAST_DEADLINE_S)
+            .min(self.request.timeout.map_or(f64::MAX, |t| t.as_secs_f64()));
+        let capture = match self.run(planned.step, Some(Duration::from_secs_f64(deadline))).await {
             Ok(run) => run,
             // The tool's own program, say: that ends the step and not the diagnosis.
             Err(DiagnoseError::NotStarted(why)) => {
@@ -239,8 +233,7 @@ impl Flow<'_> {
             }
             Err(e) => return Err(e),
         };
-        let observed = run.observed();
-        let capture = self.capture(planned.step, &run);
+        let observed = Observed::of(&capture);
         let (findings, activity) = read_tool(planned.step, &capture, &observed);
         let find = |name: &str| find_file(&self.request.cwd, &self.request.argv, name);
         let seen = Seen { observed: &observed, findings: &findings, activity: &activity, find: &find };
@@ -252,7 +245,7 @@ impl Flow<'_> {
             Activity::Proven(what) => Some(what),
             Activity::Unproven(_) => None,
         };
-        self.keep(planned, run, shown.outcome, shown.named, active, observe);
+        self.keep(planned, capture, shown.outcome, shown.named, active, observe);
         Ok(())
     }
 
@@ -262,11 +255,7 @@ impl Flow<'_> {
         if tool.needs().is_empty() {
             return None;
         }
-        if self.host.is_none() {
-            let python = command::interpreter(&self.request.argv, |word| first_line(self.request, word));
-            self.host = Some(probe::probe(&self.request.program, &python).await);
-        }
-        let host = self.host.as_ref()?;
+        let host = self.look_at_the_machine().await;
         if let Some(why) = tool.objection(step.mode(), Device::Cuda) {
             return Some(format!("it makes no sense: {why}"));
         }
@@ -275,8 +264,19 @@ impl Flow<'_> {
         tool.needs().iter().find_map(|need| need.check(host, device).err())
     }
 
+    async fn look_at_the_machine(&mut self) -> &Host {
+        let request = self.request;
+        match &mut self.host {
+            Some(host) => host,
+            none => {
+                let python = command::interpreter(&request.argv, |word| first_line(request, word));
+                none.insert(probe::probe(&request.program, &python).await)
+            }
+        }
+    }
+
     /// Runs the command once.
-    async fn run(&self, step: StepId, timeout: Option<Duration>) -> Result<Run, DiagnoseError> {
+    async fn run(&self, step: StepId, timeout: Option<Duration>) -> Result<Capture, DiagnoseError> {
         let request = self.request;
         let folder = request.folder.join(format!("{:02}-{}", self.captures.len() + 1, step.id()));
         let (work, reports) = (folder.join("work"), folder.join("recorder"));
@@ -349,10 +349,12 @@ impl Flow<'_> {
         if ended.stopped && *self.stop.borrow() {
             return Err(DiagnoseError::Stopped);
         }
-        let hung = ended.stopped && hung;
-        // Of the user's search paths nothing is kept: what faultlab put before them is what matters.
-        let mut recorded_env = recorded_env;
         let mut ended = ended;
+        if ended.stopped && hung {
+            ended.exit = Exit::Deadline;
+        }
+        let mut recorded_env = recorded_env;
+        // Of the user's search paths nothing is kept: what faultlab put before them is what matters.
         for key in command.prepend.keys().chain(recorder.prepend.keys()) {
             let Some(users) = request.env.get(key).filter(|value| !value.is_empty()) else { continue };
             for env in [&mut recorded_env, &mut ended.env_seen] {
@@ -362,10 +364,18 @@ impl Flow<'_> {
                 }
             }
         }
-        Ok(Run { recorded: read_reports(&reports), hung, argv: command.argv.clone(), env: recorded_env, date, ended })
+        ended.files.extend(read_reports(&reports));
+        Ok(self.capture(step, command.argv.clone(), recorded_env, date, ended))
     }
 
-    fn capture(&self, step: StepId, run: &Run) -> Capture {
+    fn capture(
+        &self,
+        step: StepId,
+        argv: Vec<String>,
+        env: BTreeMap<String, String>,
+        date: Timestamp,
+        ended: Ended,
+    ) -> Capture {
         let script = command::script(&self.request.argv).map(|script| self.request.cwd.join(script));
         let root = script.as_deref().and_then(Path::parent).unwrap_or(&self.request.cwd);
         let text = script.as_deref().and_then(|path| std::fs::read(path).ok()).unwrap_or_default();
@@ -373,6 +383,7 @@ impl Flow<'_> {
             Some(host) if host.gpus.is_err() => Device::Cpu,
             _ => Device::Cuda,
         };
+        let ((stdout, stdout_info), (stderr, stderr_info)) = (ended.stdout, ended.stderr);
         Capture {
             meta: Meta {
                 schema_version: crate::capture::SCHEMA_VERSION,
@@ -383,28 +394,28 @@ impl Flow<'_> {
                     mode: step.mode(),
                 },
                 device,
-                argv: absolute(&self.request.cwd, &run.argv),
-                env: run.env.clone(),
-                env_seen: run.ended.env_seen.clone(),
-                exit: run.ended.exit.clone(),
-                elapsed_s: run.ended.elapsed_s,
-                peak_rss_bytes: run.ended.peak_rss_bytes,
+                argv: absolute(&self.request.cwd, &argv),
+                env,
+                env_seen: ended.env_seen,
+                exit: ended.exit,
+                elapsed_s: ended.elapsed_s,
+                peak_rss_bytes: ended.peak_rss_bytes,
                 peak_gpu_bytes: None,
-                stdout: run.ended.stdout.1.clone(),
-                stderr: run.ended.stderr.1.clone(),
-                left_behind: run.ended.left_behind.clone(),
+                stdout: stdout_info,
+                stderr: stderr_info,
+                left_behind: ended.left_behind,
                 program_root: root.display().to_string(),
                 program_sha256: crate::capture::sha256_hex(&text),
                 provenance: Provenance {
                     faultlab: env!("CARGO_PKG_VERSION").into(),
-                    date: run.date,
+                    date,
                     backend: "local".into(),
                     stack: self.host.as_ref().map_or_else(Stack::default, |host| host.stack(device)),
                 },
             },
-            stdout: run.ended.stdout.0.clone(),
-            stderr: run.ended.stderr.0.clone(),
-            files: run.ended.files.clone(),
+            stdout,
+            stderr,
+            files: ended.files,
         }
     }
 
@@ -412,38 +423,25 @@ impl Flow<'_> {
     fn keep(
         &mut self,
         planned: &Planned,
-        run: Run,
+        capture: Capture,
         outcome: String,
         named: Option<String>,
         active: Option<String>,
         observe: &mut impl FnMut(Event<'_>),
     ) {
-        let mut capture = self.capture(planned.step, &run);
-        for process in &run.recorded {
-            capture.files.insert(format!("recorder.{}.jsonl", process.pid), process.text.clone());
-        }
         let step = Step {
             id: planned.step.id().into(),
             why: planned.why.clone(),
             outcome,
             skipped: false,
-            seconds: run.ended.elapsed_s,
-            exit: Some(run.ended.exit.clone()),
+            seconds: capture.meta.elapsed_s,
+            exit: Some(capture.meta.exit.clone()),
             active,
             named,
         };
         observe(Event::Done(&step));
         self.steps.push(step);
         self.captures.push(Kept { id: planned.step.id().into(), capture });
-    }
-}
-
-impl Run {
-    fn observed(&self) -> Observed {
-        let Ended { exit, elapsed_s, stdout, stderr, .. } = &self.ended;
-        let mut observed = Observed::new(exit.clone(), *elapsed_s, &stdout.0, &stderr.0, self.recorded.clone());
-        observed.peak_rss_bytes = self.ended.peak_rss_bytes;
-        observed
     }
 }
 
@@ -460,8 +458,8 @@ fn skipped(planned: &Planned, why: String) -> Step {
     }
 }
 
-/// What the step's tool says. The recorder speaks through its records.
-fn read_tool(step: StepId, capture: &Capture, observed: &Observed) -> (Vec<crate::finding::Finding>, Activity) {
+/// What the step's tool says, and whether it was on. The recorder speaks through its records.
+pub fn read_tool(step: StepId, capture: &Capture, observed: &Observed) -> (Vec<crate::finding::Finding>, Activity) {
     if step == StepId::Every {
         let activity = if observed.recorder_was_on() {
             Activity::Proven(recorder_words(observed))
@@ -549,15 +547,15 @@ fn origins_of(place: &Place, read: &ReadSource<'_>) -> Vec<Origin> {
 async fn hang_reported(reports: &Path) {
     loop {
         tokio::time::sleep(TICK).await;
-        let hangs = read_reports(reports).into_iter().flat_map(|process| process.hangs);
+        let hangs = observe::processes(&read_reports(reports)).into_iter().flat_map(|process| process.hangs);
         if hangs.into_iter().any(|hang| hang.why == "deadline" && !hang.running.is_empty()) {
             return;
         }
     }
 }
 
-/// All that the recorder wrote there.
-fn read_reports(folder: &Path) -> Vec<Process> {
+/// All that the recorder and its Python side wrote there.
+fn read_reports(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -565,9 +563,7 @@ fn read_reports(folder: &Path) -> Vec<Process> {
             files.insert(name, read_capped(&entry.path(), REPORT_CAP).unwrap_or_default());
         }
     }
-    let mut processes = observe::processes(&files);
-    compiled::join(&mut processes, &files);
-    processes
+    files
 }
 
 fn read_capped(path: &Path, cap: u64) -> Option<Vec<u8>> {

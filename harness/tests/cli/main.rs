@@ -5,6 +5,7 @@
 
 mod attach;
 mod bad_scenarios;
+mod diagnose;
 mod docker;
 mod fixture;
 mod images;
