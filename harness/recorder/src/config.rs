@@ -31,6 +31,8 @@ pub(crate) struct Config {
     pub(crate) ring: usize,
     /// `CUPTI`: the library, where it is not found.
     pub(crate) cupti: Option<PathBuf>,
+    /// `CUDA_LAUNCH_BLOCKING` is set: a launch that returned is done.
+    pub(crate) blocking: bool,
     /// What could not be understood, as a sentence each.
     pub(crate) complaints: Vec<String>,
 }
@@ -93,6 +95,7 @@ impl Config {
             signal,
             ring,
             cupti: get("CUPTI").map(PathBuf::from),
+            blocking: variable("CUDA_LAUNCH_BLOCKING").is_some_and(|value| !matches!(value.trim(), "" | "0")),
             complaints,
         }
     }

@@ -215,14 +215,24 @@ pub(crate) fn locate<L: PartialEq>(
             evidence.push("only a kernel that contains an assertion can raise this error".to_string());
         }
     }
-    if let Some(call) = &failing
-        && suspects.iter().all(|launch| launch.stream != call.stream)
-    {
-        suspects.push(call);
-        evidence.push(
-            "the failing call itself waits for the device, and everything before it in its stream had completed"
-                .to_string(),
-        );
+    // A copy may wait by itself, beside other streams; any launch waits under `CUDA_LAUNCH_BLOCKING`, after all others.
+    if let Some(call) = &failing {
+        let alone = match call.kind {
+            Kind::Memcpy => suspects.iter().all(|launch| launch.stream != call.stream),
+            Kind::Kernel | Kind::Graph | Kind::Memset => {
+                suspects.iter().all(|launch| matches!(launch.kind, Kind::Memcpy | Kind::Memset))
+            }
+        };
+        if alone {
+            if call.kind != Kind::Memcpy {
+                suspects.clear();
+            }
+            suspects.push(call);
+            evidence.push(format!(
+                "launch #{} itself returned the error, and every kernel before it in its stream had completed",
+                call.seq
+            ));
+        }
     }
     // What follows indices is likelier than what does not; of two such, the earlier.
     suspects.sort_by_key(|launch| (!is_risky(launch), launch.seq));

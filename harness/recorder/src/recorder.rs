@@ -235,6 +235,7 @@ impl Recorder {
         let mut launch = self.describe(call, &shape, symbol);
         (launch.seq, launch.stream, launch.fenced) = (seq, slot.stream.id, fenced);
         self.ring.put(launch);
+        slot.calling.store(seq, Ordering::Relaxed);
         call.correlate(seq | if symbol.risky && kernel { RISKY } else { 0 });
     }
 
@@ -248,8 +249,12 @@ impl Recorder {
         }
         let seq = correlation & !RISKY;
         let slot = self.slot(call, shape.stream);
+        slot.calling.store(0, Ordering::Relaxed);
         slot.last.store(seq, Ordering::Relaxed);
         slot.stream.issued.fetch_max(seq, Ordering::Relaxed);
+        if self.config.blocking && matches!(shape.kind, Kind::Kernel | Kind::Graph) {
+            slot.stream.synchronise(seq);
+        }
         if shape.kind == Kind::Graph
             && let Some(capture) = self.captures.lock().of_exec(shape.graph)
         {
@@ -291,16 +296,18 @@ impl Recorder {
         }
     }
 
-    /// A call failed: its launch is not in the stream. But a copy that waits (of pageable memory) can be what faulted.
+    /// A call failed: its launch is not in the stream. But a call that waits for the device (a copy of pageable memory; every
+    /// launch under `CUDA_LAUNCH_BLOCKING`) can be what faulted.
     fn failed(&self, call: &Call<'_>) -> Option<Launch> {
         let seq = call.correlation() & !RISKY;
         let shape = self.shape(call)?;
         if seq == 0 || seq & CAPTURED != 0 {
             return None;
         }
+        self.slot(call, shape.stream).calling.store(0, Ordering::Relaxed);
         let launch = self.ring.get(seq);
         self.ring.failed(seq);
-        launch.filter(|_| shape.kind == Kind::Memcpy)
+        launch
     }
 
     fn captured(&self, id: u64, stream: Stream, launch: Launch) {

@@ -97,6 +97,8 @@ pub(crate) struct Slot {
     marked: AtomicU64,
     /// The last launch: of this thread, so it is in the stream. Another thread may have drawn a later ordinal and not be there.
     pub(crate) last: AtomicU64,
+    /// The launch whose call has not returned, or 0. It may be waiting for the device.
+    pub(crate) calling: AtomicU64,
     /// Launches since the last marker.
     pub(crate) unmarked: AtomicU32,
 }
@@ -119,9 +121,9 @@ impl Slot {
         self.word.is_some_and(|word| word.value() == marked)
     }
 
-    /// Whether a marker is on its way: something is running, or waits to.
+    /// Whether a marker is on its way, or a call has not returned: something is running, or waits to.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.completed() < self.marked.load(Ordering::Relaxed)
+        self.completed() < self.marked.load(Ordering::Relaxed) || self.calling.load(Ordering::Relaxed) != 0
     }
 
     /// Marks the completion of everything up to `seq`.
@@ -248,6 +250,7 @@ impl Streams {
             word,
             marked: AtomicU64::new(0),
             last: AtomicU64::new(0),
+            calling: AtomicU64::new(0),
             unmarked: AtomicU32::new(0),
         }));
         inner.slots.push(slot);
@@ -294,7 +297,7 @@ impl Streams {
             Some((stream, thread)) => s.is(context, stream, if stream == PER_THREAD { thread } else { 0 }),
         };
         for stream in inner.streams.iter().filter(waited) {
-            stream.synchronised.fetch_max(upto.min(stream.issued.load(Ordering::Relaxed)), Ordering::Relaxed);
+            stream.synchronise(upto.min(stream.issued.load(Ordering::Relaxed)));
         }
     }
 
@@ -304,7 +307,7 @@ impl Streams {
         if let Some(&(stream, seq)) = inner.events.get(&event)
             && let Some(known) = inner.streams.get(stream as usize)
         {
-            known.synchronised.fetch_max(seq, Ordering::Relaxed);
+            known.synchronise(seq);
         }
     }
 
@@ -326,6 +329,11 @@ impl Streams {
 }
 
 impl Known {
+    /// Everything up to `seq` is done.
+    pub(crate) fn synchronise(&self, seq: u64) {
+        self.synchronised.fetch_max(seq, Ordering::Relaxed);
+    }
+
     /// Whether the handle still means this stream.
     pub(crate) fn is_open(&self) -> bool {
         !self.closed.load(Ordering::Relaxed)
