@@ -96,6 +96,61 @@ pub fn recorder_env(settings: &RecorderSettings<'_>) -> RecorderEnv {
     env
 }
 
+/// A way to hand an environment on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EnvForm {
+    /// `export` lines of a POSIX shell.
+    Shell,
+    /// One JSON object: `set` and `prepend`.
+    Json,
+    /// Flags of `docker run`, with the mounts that the files need.
+    Docker,
+    /// Entries of a container's `env` in a Kubernetes manifest.
+    Kubernetes,
+}
+
+impl RecorderEnv {
+    /// The environment in a form, with a line end after each line.
+    pub fn render(&self, form: EnvForm, settings: &RecorderSettings<'_>) -> String {
+        match form {
+            EnvForm::Shell => {
+                let set = self.set.iter().map(|(key, value)| format!("export {key}={}\n", quoted(value)));
+                let prepend = self
+                    .prepend
+                    .iter()
+                    .map(|(key, paths)| format!("export {key}={}\"${{{key}:+:${key}}}\"\n", quoted(&paths.join(":"))));
+                set.chain(prepend).collect()
+            }
+            EnvForm::Json => {
+                let value = serde_json::json!({ "set": self.set, "prepend": self.prepend });
+                format!("{value:#}\n")
+            }
+            EnvForm::Docker => {
+                let read_only = settings.library.parent().into_iter().chain(settings.shim);
+                let mounts = read_only.map(|path| format!("-v {}\n", quoted(&format!("{0}:{0}:ro", path.display()))));
+                let reports =
+                    settings.reports.map(|path| format!("-v {}\n", quoted(&format!("{0}:{0}", path.display()))));
+                let set = self.joined().map(|(key, value)| format!("-e {}\n", quoted(&format!("{key}={value}"))));
+                mounts.chain(reports).chain(set).collect()
+            }
+            EnvForm::Kubernetes => self
+                .joined()
+                .map(|(key, value)| {
+                    // A JSON string is a YAML string.
+                    let value = serde_json::Value::from(value);
+                    format!("- name: {key}\n  value: {value}\n")
+                })
+                .collect(),
+        }
+    }
+
+    /// Search paths as plain variables: a container's own value cannot be known from outside.
+    fn joined(&self) -> impl Iterator<Item = (&str, String)> {
+        let set = self.set.iter().map(|(key, value)| (key.as_str(), value.clone()));
+        set.chain(self.prepend.iter().map(|(key, paths)| (key.as_str(), paths.join(":"))))
+    }
+}
+
 /// A word as a POSIX shell takes it: quoted, unless nothing in it means anything to a shell.
 pub fn quoted(word: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:=,+@%".contains(&b);
@@ -108,6 +163,35 @@ pub fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_form_says_the_same() {
+        let settings = RecorderSettings {
+            library: Path::new("/opt/f/lib.so"),
+            shim: Some(Path::new("/c/it's")),
+            reports: Some(Path::new("/tmp/r")),
+            markers: Markers::Adaptive,
+            hang_s: None,
+            stderr: true,
+            nan: false,
+        };
+        let render = |form| recorder_env(&settings).render(form, &settings);
+        assert_eq!(
+            render(EnvForm::Shell),
+            "export CUDA_INJECTION64_PATH=/opt/f/lib.so\n\
+             export FAULTLAB_RECORDER_DIR=/tmp/r\n\
+             export FAULTLAB_RECORDER_MARKERS=adaptive\n\
+             export FAULTLAB_RECORDER_STDERR=1\n\
+             export PYTHONPATH='/c/it'\\''s'\"${PYTHONPATH:+:$PYTHONPATH}\"\n"
+        );
+        let docker = render(EnvForm::Docker);
+        assert!(docker.starts_with("-v /opt/f:/opt/f:ro\n-v '/c/it'\\''s:"), "{docker}");
+        assert!(docker.contains("-v /tmp/r:/tmp/r\n-e CUDA_INJECTION64_PATH=/opt/f/lib.so\n"), "{docker}");
+        let yaml = render(EnvForm::Kubernetes);
+        assert!(yaml.ends_with("- name: PYTHONPATH\n  value: \"/c/it's\"\n"), "{yaml}");
+        let json: serde_json::Value = serde_json::from_str(&render(EnvForm::Json)).unwrap();
+        assert_eq!(json["prepend"]["PYTHONPATH"][0], "/c/it's");
+    }
 
     #[test]
     fn the_shim_starts_by_itself() {

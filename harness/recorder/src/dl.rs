@@ -40,18 +40,39 @@ impl Library {
 
 /// The folders of all libraries in the process whose file name begins with `prefix`.
 pub(crate) fn folders_of(prefix: &str) -> Vec<PathBuf> {
-    // The kernel's own list: `dl_iterate_phdr` would take the loader's lock.
-    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut folders = Vec::new();
-    for path in maps.lines().filter_map(|line| line.find('/').map(|at| Path::new(&line[at..]))) {
-        let named = path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(prefix));
-        if let (true, Some(folder)) = (named, path.parent())
+    for (_, path) in mapped(&maps(), &[prefix]) {
+        if let Some(folder) = path.parent()
             && !folders.iter().any(|known| known == folder)
         {
             folders.push(folder.to_path_buf());
         }
     }
     folders
+}
+
+/// The addresses of all libraries in the process whose file name begins with one of `prefixes`.
+pub(crate) fn ranges_of(prefixes: &[&str]) -> Vec<(usize, usize)> {
+    let range = |text: &str| {
+        let (from, to) = text.split_once('-')?;
+        Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
+    };
+    mapped(&maps(), prefixes).into_iter().filter_map(|(addresses, _)| range(addresses)).collect()
+}
+
+/// The kernel's own list: `dl_iterate_phdr` would take the loader's lock.
+fn maps() -> String {
+    std::fs::read_to_string("/proc/self/maps").unwrap_or_default()
+}
+
+fn mapped<'a>(maps: &'a str, prefixes: &[&str]) -> Vec<(&'a str, &'a Path)> {
+    let line = |line: &'a str| {
+        let path = Path::new(&line[line.find('/')?..]);
+        let name = path.file_name()?.to_str()?;
+        let wanted = prefixes.iter().any(|prefix| name.starts_with(prefix));
+        wanted.then_some((line.split_whitespace().next()?, path))
+    };
+    maps.lines().filter_map(line).collect()
 }
 
 /// Declares a table of functions that are looked up at run time.

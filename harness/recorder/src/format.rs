@@ -219,6 +219,9 @@ pub struct Node {
     pub of: u32,
     /// The launch as it was captured.
     pub captured: Launch,
+    /// The lines of other nodes that can have faulted: markers inside a graph are few, because they cost it time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suspects: Vec<Frame>,
 }
 
 /// The process ends.

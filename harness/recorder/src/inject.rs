@@ -5,6 +5,7 @@ use crate::cuda::Driver;
 use crate::cupti::{Cupti, Refusal};
 use crate::format::{Start, VERSION};
 use crate::recorder::{Recorder, callback, forget_thread};
+use crate::report::Reporter;
 use crate::{ops, watch};
 
 /// The driver calls this in `cuInit`, once it has loaded the library that `CUDA_INJECTION64_PATH` names.
@@ -29,8 +30,10 @@ pub(crate) fn initialise(source: Source) {
     let config = Config::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()));
     let driver = match Driver::load() {
         Ok(driver) => driver,
-        // Nothing to record without a driver; and nobody to tell, since this is where it would have been loaded from.
-        Err(_) => return,
+        Err(why) => {
+            Reporter::new(&config).notice("no-driver", &format!("{why}, so no launch is recorded"));
+            return;
+        }
     };
     let Some(recorder) = Recorder::make(config, driver) else { return };
     for complaint in &recorder.config.complaints {

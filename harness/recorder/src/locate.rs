@@ -4,6 +4,8 @@
 //! last completed marker is innocent; behind it, everything up to the next launch that has a marker may have faulted; and
 //! nothing after that can have begun.
 
+use std::collections::HashMap;
+
 use crate::cuda::{ASSERT, Order};
 use crate::format::Confidence;
 use crate::ops::Kind;
@@ -61,39 +63,151 @@ pub(crate) struct Located {
 /// Candidates whose standing is told.
 const MOST_STANDINGS: usize = 4;
 
-/// The launches that may be running, stream by stream. `launches` are all of the context, in order.
-pub(crate) fn running<'a>(launches: &'a [Launch], streams: &[Progress]) -> Vec<&'a Launch> {
-    streams.iter().filter(|s| !is_blocked(s, launches, streams)).flat_map(|s| window(s, launches)).collect()
+/// A stream with its launches.
+struct Lane<'a> {
+    progress: &'a Progress,
+    /// In order.
+    launches: Vec<&'a Launch>,
+    /// Those that may have begun, if the stream does not wait for another: up to the first whose marker is missing.
+    window: Vec<&'a Launch>,
 }
 
-/// Where a launch stands.
-pub(crate) fn state(launch: &Launch, launches: &[Launch], streams: &[Progress]) -> State {
-    let Some(stream) = streams.iter().find(|s| s.stream == launch.stream) else { return State::Waiting };
-    if is_complete(launch, stream, launches) {
-        State::Completed
-    } else if !is_blocked(stream, launches, streams) && window(stream, launches).iter().any(|l| l.seq == launch.seq) {
-        State::Running
-    } else {
-        State::Waiting
+/// All streams, each launch looked at once.
+pub(crate) struct Scene<'a> {
+    lanes: Vec<Lane<'a>>,
+}
+
+impl<'a> Scene<'a> {
+    /// `launches` are those of the streams, in order.
+    pub(crate) fn new(launches: &'a [Launch], streams: &'a [Progress]) -> Self {
+        let mut lanes: Vec<Lane<'a>> =
+            streams.iter().map(|progress| Lane { progress, launches: Vec::new(), window: Vec::new() }).collect();
+        let index: HashMap<u32, usize> = streams.iter().enumerate().map(|(at, s)| (s.stream, at)).collect();
+        for launch in launches {
+            if let Some(at) = index.get(&launch.stream) {
+                lanes[*at].launches.push(launch);
+            }
+        }
+        for lane in &mut lanes {
+            lane.window = lane.find_window();
+        }
+        Self { lanes }
+    }
+
+    fn lane(&self, stream: u32) -> Option<&Lane<'a>> {
+        self.lanes.iter().find(|lane| lane.progress.stream == stream)
+    }
+
+    /// The launches that may be running, stream by stream.
+    pub(crate) fn running(&self) -> Vec<&'a Launch> {
+        let free = self.lanes.iter().filter(|lane| !self.is_blocked(lane));
+        free.flat_map(|lane| lane.window.iter().copied()).collect()
+    }
+
+    /// Where a launch stands.
+    pub(crate) fn state(&self, launch: &Launch) -> State {
+        let Some(lane) = self.lane(launch.stream) else { return State::Waiting };
+        if lane.is_complete(launch) {
+            State::Completed
+        } else if lane.window.iter().any(|l| l.seq == launch.seq) && !self.is_blocked(lane) {
+            State::Running
+        } else {
+            State::Waiting
+        }
+    }
+
+    /// Whether the stream's next launch waits for one of another stream that is surely not done.
+    fn is_blocked(&self, lane: &Lane<'_>) -> bool {
+        let Some(next) = lane.window.first().map(|launch| launch.seq) else { return false };
+        let stream = lane.progress;
+        // Only a launch whose marker is missing is surely not done; one without a marker may be.
+        let unfinished = |other: &Lane<'_>, until: u64| {
+            let first_marked = other.window.last().filter(|l| other.is_marked(l)).map(|l| l.seq);
+            until > other.progress.completed && first_marked.is_some_and(|seq| seq <= until)
+        };
+        let told = stream
+            .waits
+            .iter()
+            .filter(|wait| wait.after < next)
+            .any(|wait| self.lane(wait.on).is_some_and(|other| unfinished(other, wait.until)));
+        let implied = self.lanes.iter().filter(|other| other.progress.context == stream.context).any(|other| {
+            let ordered = matches!(
+                (stream.order, other.progress.order),
+                (Order::Legacy, Order::Blocking) | (Order::Blocking, Order::Legacy)
+            );
+            ordered && unfinished(other, next - 1)
+        });
+        told || implied
+    }
+
+    fn standing(&self, suspect: &Launch) -> String {
+        let stream = suspect.stream;
+        let before = self.lane(stream).and_then(|lane| {
+            let end = lane.launches.partition_point(|l| l.seq <= lane.progress.completed);
+            lane.launches[..end].last().map(|l| l.seq)
+        });
+        match before {
+            Some(before) => {
+                format!("launch #{} on stream {stream} did not complete, while #{before} before it did", suspect.seq)
+            }
+            None => {
+                format!(
+                    "launch #{} on stream {stream} did not complete, nor is one before it known to have",
+                    suspect.seq
+                )
+            }
+        }
+    }
+}
+
+impl<'a> Lane<'a> {
+    fn is_complete(&self, launch: &Launch) -> bool {
+        let completed = self.progress.completed;
+        if launch.seq >= completed {
+            return launch.seq == completed;
+        }
+        // Two threads at the same stream at the same time: the order of the calls is not that of the stream.
+        let marked = self.launches.binary_search_by_key(&completed, |l| l.seq).ok();
+        marked.is_none_or(|at| !self.launches[at].overlaps(launch))
+    }
+
+    fn is_marked(&self, launch: &Launch) -> bool {
+        launch.marked || self.progress.marked.contains(&launch.seq)
+    }
+
+    fn find_window(&self) -> Vec<&'a Launch> {
+        let mut outstanding = self.launches.iter().filter(|launch| !self.is_complete(launch)).peekable();
+        let mut window: Vec<&'a Launch> = Vec::new();
+        while let Some(launch) = outstanding.next() {
+            if launch.fenced && window.iter().any(|before| before.thread == launch.thread) {
+                break;
+            }
+            window.push(launch);
+            if self.is_marked(launch) && outstanding.peek().is_none_or(|next| !next.overlaps(launch)) {
+                break;
+            }
+        }
+        window
     }
 }
 
 /// Names the launches that can have raised the error `code`; `line` tells the line that a launch stands for.
 pub(crate) fn locate<L: PartialEq>(
     code: i32,
-    launches: &[Launch],
-    streams: &[Progress],
+    scene: &Scene<'_>,
     failing: Option<Launch>,
     forgotten: bool,
     line: impl Fn(&Launch) -> Option<L>,
 ) -> Located {
     let mut evidence = Vec::new();
-    let mut suspects = running(launches, streams);
+    let mut suspects = scene.running();
     suspects.sort_by_key(|launch| launch.seq);
     let in_flight = suspects.len();
-    for stream in streams.iter().filter(|s| is_blocked(s, launches, streams)) {
-        evidence
-            .push(format!("stream {} was waiting for another stream and had not begun its next launch", stream.stream));
+    for lane in scene.lanes.iter().filter(|lane| scene.is_blocked(lane)) {
+        evidence.push(format!(
+            "stream {} was waiting for another stream and had not begun its next launch",
+            lane.progress.stream
+        ));
     }
     if code == ASSERT && suspects.iter().any(|launch| is_risky(launch)) {
         suspects.retain(|launch| is_risky(launch));
@@ -101,19 +215,23 @@ pub(crate) fn locate<L: PartialEq>(
             evidence.push("only a kernel that contains an assertion can raise this error".to_string());
         }
     }
-    if let (true, Some(call)) = (suspects.is_empty(), &failing) {
+    if let Some(call) = &failing
+        && suspects.iter().all(|launch| launch.stream != call.stream)
+    {
         suspects.push(call);
-        evidence
-            .push("the failing call itself waits for the device, and everything before it had completed".to_string());
+        evidence.push(
+            "the failing call itself waits for the device, and everything before it in its stream had completed"
+                .to_string(),
+        );
     }
     // What follows indices is likelier than what does not; of two such, the earlier.
     suspects.sort_by_key(|launch| (!is_risky(launch), launch.seq));
     for suspect in suspects.iter().take(MOST_STANDINGS).filter(|_| in_flight > 0) {
-        evidence.push(standing(suspect, launches, streams));
+        evidence.push(scene.standing(suspect));
     }
     let one_line = suspects.len() > 1 && {
-        let lines: Vec<Option<L>> = suspects.iter().map(|launch| line(launch)).collect();
-        lines.iter().all(|l| l.is_some() && *l == lines[0])
+        let first = line(suspects[0]);
+        first.is_some() && suspects[1..].iter().all(|launch| line(launch) == first)
     };
     let confidence = match suspects.len() {
         0 => Confidence::Unlocated,
@@ -142,70 +260,6 @@ fn is_risky(launch: &Launch) -> bool {
         Kind::Graph => true,
         Kind::Memcpy | Kind::Memset => false,
     }
-}
-
-fn standing(suspect: &Launch, launches: &[Launch], streams: &[Progress]) -> String {
-    let stream = suspect.stream;
-    let completed = streams.iter().find(|s| s.stream == stream).map_or(0, |s| s.completed);
-    let on = launches.iter().filter(|l| l.stream == stream && l.seq <= completed).next_back();
-    match on {
-        Some(before) => {
-            format!("launch #{} on stream {stream} did not complete, while #{} before it did", suspect.seq, before.seq)
-        }
-        None => {
-            format!("launch #{} on stream {stream} did not complete, nor is one before it known to have", suspect.seq)
-        }
-    }
-}
-
-fn is_complete(launch: &Launch, stream: &Progress, launches: &[Launch]) -> bool {
-    if launch.seq > stream.completed {
-        return false;
-    }
-    // Two threads at the same stream at the same time: the order of the calls is not that of the stream.
-    launch.seq == stream.completed
-        || launches.iter().find(|l| l.seq == stream.completed).is_none_or(|marked| !marked.overlaps(launch))
-}
-
-/// The launches of a stream that may have begun: up to the first that has a marker, which was not written.
-fn window<'a>(stream: &Progress, launches: &'a [Launch]) -> Vec<&'a Launch> {
-    let mut outstanding =
-        launches.iter().filter(|l| l.stream == stream.stream && !is_complete(l, stream, launches)).peekable();
-    let mut window: Vec<&Launch> = Vec::new();
-    while let Some(launch) = outstanding.next() {
-        if launch.fenced && !window.is_empty() {
-            break;
-        }
-        window.push(launch);
-        if is_marked(launch, stream) && outstanding.peek().is_none_or(|next| !next.overlaps(launch)) {
-            break;
-        }
-    }
-    window
-}
-
-fn is_marked(launch: &Launch, stream: &Progress) -> bool {
-    launch.marked || stream.marked.contains(&launch.seq)
-}
-
-/// Whether the stream's next launch waits for one of another stream that is surely not done.
-fn is_blocked(stream: &Progress, launches: &[Launch], streams: &[Progress]) -> bool {
-    let Some(next) = window(stream, launches).first().map(|l| l.seq) else { return false };
-    // Only a launch whose marker is missing is surely not done; one without a marker may be.
-    let unfinished = |other: &Progress, until: u64| {
-        let first_marked = window(other, launches).last().filter(|l| is_marked(l, other)).map(|l| l.seq);
-        until > other.completed && first_marked.is_some_and(|seq| seq <= until)
-    };
-    let told =
-        stream.waits.iter().filter(|wait| wait.after < next).any(|wait| {
-            streams.iter().find(|s| s.stream == wait.on).is_some_and(|other| unfinished(other, wait.until))
-        });
-    let implied = streams.iter().filter(|other| other.context == stream.context).any(|other| {
-        let ordered =
-            matches!((stream.order, other.order), (Order::Legacy, Order::Blocking) | (Order::Blocking, Order::Legacy));
-        ordered && unfinished(other, next - 1)
-    });
-    told || implied
 }
 
 #[cfg(test)]
@@ -248,7 +302,7 @@ mod tests {
     }
 
     fn named(code: i32, launches: &[Launch], streams: &[Progress]) -> (Vec<u64>, Confidence) {
-        let located = locate(code, launches, streams, None, false, |l| Some(l.seq));
+        let located = locate(code, &Scene::new(launches, streams), None, false, |l| Some(l.seq));
         (located.candidates.iter().map(|l| l.seq).collect(), located.confidence)
     }
 
@@ -286,10 +340,10 @@ mod tests {
     #[test]
     fn candidates_of_one_line_are_exact() {
         let launches = [launch(1, 0), safe(2, 0), safe(3, 0), launch(4, 0)];
-        let located = locate(ILLEGAL, &launches, &[progress(0, 1)], None, false, |_| Some("train.py:4"));
+        let located = locate(ILLEGAL, &Scene::new(&launches, &[progress(0, 1)]), None, false, |_| Some("train.py:4"));
         assert_eq!(located.confidence, Confidence::Exact);
         // But a line that is not known is not the same as another one that is not.
-        let located = locate(ILLEGAL, &launches, &[progress(0, 1)], None, false, |_| None::<u32>);
+        let located = locate(ILLEGAL, &Scene::new(&launches, &[progress(0, 1)]), None, false, |_| None::<u32>);
         assert_eq!(located.confidence, Confidence::Candidates);
     }
 
@@ -321,7 +375,9 @@ mod tests {
     #[test]
     fn a_call_that_waits_is_the_culprit_when_all_else_is_done() {
         let copy = safe(2, 0);
-        let found = |done| locate(ILLEGAL, &[launch(1, 0)], &[progress(0, done)], Some(copy), false, |l| Some(l.seq));
+        let found = |done| {
+            locate(ILLEGAL, &Scene::new(&[launch(1, 0)], &[progress(0, done)]), Some(copy), false, |l| Some(l.seq))
+        };
         assert_eq!(found(1).candidates[0].seq, 2);
         assert_eq!(found(0).candidates[0].seq, 1);
         assert_eq!(found(0).candidates.len(), 1);
@@ -348,7 +404,7 @@ mod tests {
     fn states_around_the_fault() {
         let launches: Vec<_> = (1..=4).map(|seq| launch(seq, 0)).collect();
         let streams = [progress(0, 2)];
-        let states: Vec<_> = launches.iter().map(|l| state(l, &launches, &streams)).collect();
+        let states: Vec<_> = launches.iter().map(|l| Scene::new(&launches, &streams).state(l)).collect();
         assert_eq!(states, [State::Completed, State::Completed, State::Running, State::Waiting]);
     }
 

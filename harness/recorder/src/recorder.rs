@@ -67,8 +67,8 @@ struct Shape {
 
 /// Marks an id in the call's correlation word as one of a capture.
 const CAPTURED: u64 = 1 << 63;
-/// Marks an ordinal there as one with a marker before it.
-const FENCED: u64 = 1 << 62;
+/// Marks an ordinal there as that of a kernel that can fault by its data.
+const RISKY: u64 = 1 << 62;
 
 impl Recorder {
     /// The one recorder, once it is made.
@@ -175,8 +175,9 @@ impl Recorder {
     fn exit(&self, call: &Call<'_>) {
         let code = call.result();
         if code != 0 {
+            let failing = self.failed(call);
             if cuda::is_device_fault(code) {
-                self.reporter.fault(self, code, &call.name(), call.context, self.failed_transfer(call));
+                self.reporter.fault(self, code, &call.name(), call.context, failing);
             }
             return;
         }
@@ -210,58 +211,44 @@ impl Recorder {
         }
     }
 
-    /// Before a launch: draws its ordinal, and sets the marker that tells what came before from a launch that can fault.
+    /// Before a launch: notes it, and sets the marker that tells what came before from a launch that can fault.
     fn launching(&self, call: &Call<'_>) {
         let Some(shape) = self.shape(call) else { return };
         if let Some(id) = self.capture_of(shape.stream) {
             call.correlate(CAPTURED | id);
             return;
         }
+        let slot = self.slot(call, shape.stream);
+        let kernel = shape.kind == Kind::Kernel;
+        let symbol = if kernel { self.symbol(call) } else { Symbol::default() };
+        // A copy of pageable memory waits for the device in the call itself: what came before must be told from it.
+        let parted = match shape.kind {
+            Kind::Kernel => symbol.risky,
+            Kind::Memcpy => true,
+            Kind::Graph | Kind::Memset => false,
+        };
+        let fenced = self.config.markers == Markers::Adaptive
+            && parted
+            && slot.unmarked.load(Ordering::Relaxed) > 0
+            && self.mark(slot, slot.last.load(Ordering::Relaxed));
         let seq = self.ring.draw();
-        let mut fenced = 0;
-        if self.config.markers == Markers::Adaptive && self.is_risky(call, shape.kind) {
-            let slot = self.slot(call, shape.stream);
-            if slot.unmarked.load(Ordering::Relaxed) > 0 && self.mark(slot, seq - 1) {
-                fenced = FENCED;
-            }
-        }
-        call.correlate(seq | fenced);
+        let mut launch = self.describe(call, &shape, symbol);
+        (launch.seq, launch.stream, launch.fenced) = (seq, slot.stream.id, fenced);
+        self.ring.put(launch);
+        call.correlate(seq | if symbol.risky && kernel { RISKY } else { 0 });
     }
 
-    /// After a launch: notes it, and sets its marker.
+    /// After a launch: sets its marker.
     fn launched(&self, call: &Call<'_>) {
-        let Some(shape) = self.shape(call) else { return };
-        let correlation = call.correlation();
-        let seq = correlation & !FENCED;
-        let kernel = shape.kind == Kind::Kernel;
-        let autograd = self.autograd.current();
-        let symbol = if kernel { self.symbol(call) } else { Symbol::default() };
-        let mut launch = Launch {
-            seq,
-            returned: self.ring.last(),
-            kind: shape.kind,
-            fenced: correlation & FENCED != 0,
-            marked: false,
-            symbol,
-            call: if kernel { "" } else { call.static_name() },
-            grid: shape.grid,
-            block: shape.block,
-            stream: 0,
-            thread: thread(),
-            graph: shape.graph,
-            stack: self.stack(autograd.node.is_some()),
-            autograd,
-        };
-        if seq & CAPTURED != 0 {
-            self.captured(seq & !CAPTURED, shape.stream, launch);
+        let (Some(shape), correlation @ 1..) = (self.shape(call), call.correlation()) else { return };
+        if correlation & CAPTURED != 0 {
+            let symbol = if shape.kind == Kind::Kernel { self.symbol(call) } else { Symbol::default() };
+            self.captured(correlation & !CAPTURED, shape.stream, self.describe(call, &shape, symbol));
             return;
         }
-        if seq == 0 {
-            // The call began before the subscription did.
-            return;
-        }
+        let seq = correlation & !RISKY;
         let slot = self.slot(call, shape.stream);
-        launch.stream = slot.stream.id;
+        slot.last.store(seq, Ordering::Relaxed);
         slot.stream.issued.fetch_max(seq, Ordering::Relaxed);
         if shape.kind == Kind::Graph
             && let Some(capture) = self.captures.lock().of_exec(shape.graph)
@@ -274,39 +261,46 @@ impl Recorder {
             Markers::Every => true,
             Markers::Adaptive => {
                 shape.kind == Kind::Graph
-                    || (kernel && symbol.risky)
+                    || correlation & RISKY != 0
                     || unmarked >= STRIDE
                     || (unmarked >= IDLE_STRIDE && slot.is_caught_up())
             }
         };
-        launch.marked = due && self.refused.load(Ordering::Relaxed) == 0;
-        self.ring.put(launch);
-        if launch.marked && !self.mark(slot, seq) {
-            self.ring.put(Launch { marked: false, ..launch });
-        }
+        let marked = due && self.mark(slot, seq);
+        self.ring.returned(seq, self.ring.last(), marked);
         self.reporter.first_launch(self, slot.stream.device);
     }
 
-    /// The copy that a failing call was itself: one that waits (of pageable memory) can be what faults.
-    fn failed_transfer(&self, call: &Call<'_>) -> Option<Launch> {
-        let shape = self.shape(call).filter(|shape| matches!(shape.kind, Kind::Memcpy | Kind::Memset))?;
-        let slot = self.slot(call, shape.stream);
-        Some(Launch {
-            seq: call.correlation() & !(FENCED | CAPTURED),
-            returned: self.ring.last(),
+    fn describe(&self, call: &Call<'_>, shape: &Shape, symbol: Symbol) -> Launch {
+        let autograd = self.autograd.current();
+        Launch {
+            seq: 0,
+            returned: 0,
             kind: shape.kind,
             fenced: false,
             marked: false,
-            symbol: Symbol::default(),
-            call: call.static_name(),
+            symbol,
+            call: if shape.kind == Kind::Kernel { "" } else { call.static_name() },
             grid: shape.grid,
             block: shape.block,
-            stream: slot.stream.id,
+            stream: 0,
             thread: thread(),
-            graph: 0,
-            stack: self.stack(true),
-            autograd: self.autograd.current(),
-        })
+            graph: shape.graph,
+            stack: self.stack(autograd.node.is_some()),
+            autograd,
+        }
+    }
+
+    /// A call failed: its launch is not in the stream. But a copy that waits (of pageable memory) can be what faulted.
+    fn failed(&self, call: &Call<'_>) -> Option<Launch> {
+        let seq = call.correlation() & !RISKY;
+        let shape = self.shape(call)?;
+        if seq == 0 || seq & CAPTURED != 0 {
+            return None;
+        }
+        let launch = self.ring.get(seq);
+        self.ring.failed(seq);
+        launch.filter(|_| shape.kind == Kind::Memcpy)
     }
 
     fn captured(&self, id: u64, stream: Stream, launch: Launch) {
@@ -362,15 +356,13 @@ impl Recorder {
             return;
         }
         let (context, me) = (call.context, thread());
-        let due: Vec<(&'static Slot, u64)> = {
+        let due: Vec<&'static Slot> = {
             let inner = self.streams.lock();
             let mine = inner.slots.iter().filter(|s| s.stream.context == context && s.thread == me);
-            mine.filter(|s| s.unmarked.load(Ordering::Relaxed) > 0)
-                .map(|s| (*s, s.stream.issued.load(Ordering::Relaxed)))
-                .collect()
+            mine.filter(|s| s.stream.is_open() && s.unmarked.load(Ordering::Relaxed) > 0).copied().collect()
         };
-        for (slot, issued) in due {
-            self.mark(slot, issued);
+        for slot in due {
+            self.mark(slot, slot.last.load(Ordering::Relaxed));
         }
     }
 
@@ -384,8 +376,8 @@ impl Recorder {
         for slot in inner.slots.iter().filter(|s| s.stream.is_open() && s.unmarked.load(Ordering::Relaxed) > 0) {
             let alive = inner.contexts.iter().any(|seen| seen.context == slot.stream.context && !seen.faulted);
             if alive {
-                let issued = slot.stream.issued.load(Ordering::Relaxed);
-                self.driver.within(slot.stream.context, || self.mark(slot, issued));
+                let last = slot.last.load(Ordering::Relaxed);
+                self.driver.within(slot.stream.context, || self.mark(slot, last));
             }
         }
     }
@@ -433,10 +425,6 @@ impl Recorder {
 
     fn slot(&self, call: &Call<'_>, stream: Stream) -> &'static Slot {
         self.streams.slot(&self.driver, &self.words, call.context, stream, thread())
-    }
-
-    fn is_risky(&self, call: &Call<'_>, kind: Kind) -> bool {
-        kind == Kind::Kernel && self.symbol(call).risky
     }
 
     fn symbol(&self, call: &Call<'_>) -> Symbol {
@@ -548,15 +536,21 @@ pub(crate) fn forget_thread() {
     let _ = THREAD.try_with(|cached| cached.set(0));
 }
 
-/// Return addresses of the calling thread, the recorder's own included.
+/// Return addresses of the calling thread, from the program's call into the driver outwards.
 fn native_stack() -> crate::ring::Addresses {
+    static MACHINERY: OnceLock<Vec<(usize, usize)>> = OnceLock::new();
+    // Told by the object, not by the symbol: the driver has none.
+    let machinery =
+        MACHINERY.get_or_init(|| crate::dl::ranges_of(&["libfaultlab_recorder", "libcupti.so", "libcuda.so"]));
     let mut addresses = [0; 20];
-    let mut filled = 0;
+    let (mut filled, mut inside) = (0, true);
     // SAFETY: not called from a signal handler, and not from two frames of the same thread at once.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
-            if let Some(place) = addresses.get_mut(filled) {
-                *place = frame.ip() as usize;
+            let address = frame.ip() as usize;
+            inside = inside && machinery.iter().any(|(from, to)| (*from..*to).contains(&address));
+            if !inside {
+                addresses[filled] = address;
                 filled += 1;
             }
             filled < addresses.len()

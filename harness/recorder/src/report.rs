@@ -1,5 +1,6 @@
 //! What the recorder says: JSON lines into a file, and one block on standard error.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -16,11 +17,12 @@ use crate::cuda::Context;
 use crate::format::{
     Active, Confidence, Exit, Fault, Forward, Frame, Hang, Launch, NativeFrame, Node, Notice, Record, Start, Surfaced,
 };
-use crate::locate::{Progress, State, locate, running, state};
+use crate::locate::{Progress, Scene, State, locate};
 use crate::ops::Kind;
 use crate::recorder::Recorder;
 use crate::ring::{self, Stack};
 use crate::streams::{Known, Seen};
+use crate::symbols::Symbol;
 
 /// Launches that are shown before and behind the first culprit.
 const AROUND: usize = 4;
@@ -117,7 +119,7 @@ impl Reporter {
         context: Context,
         failing: Option<ring::Launch>,
     ) {
-        {
+        let known = {
             let mut inner = recorder.streams.lock();
             // An error in a context in which nothing was launched is another's, seen from here.
             let known = inner.contexts.iter().any(|seen| seen.context == context);
@@ -126,11 +128,17 @@ impl Reporter {
                 return;
             }
             inner.contexts.iter_mut().filter(|seen| seen.context == context).for_each(|seen| seen.faulted = true);
-        }
+            if !known {
+                inner.contexts.push(Seen { context, probe: None, faulted: true });
+            }
+            known
+        };
         self.faulted.store(true, Ordering::Relaxed);
-        let view = View::take(recorder, Some(context));
-        let located =
-            locate(code, &view.launches, &view.progress, failing, view.forgotten, |launch| view.line(recorder, launch));
+        let taken = Taken::take(recorder, Some(context).filter(|_| known));
+        let view = View::new(&taken);
+        let lines = RefCell::new(HashMap::new());
+        let line = |launch: &ring::Launch| view.line(recorder, launch, &lines);
+        let located = locate(code, &view.scene, failing, taken.forgotten, line);
         let mut frames = match recorder.stack(true) {
             Stack::Python(frames) => python_frames(recorder, &frames),
             Stack::Native(_) => Vec::new(),
@@ -159,8 +167,9 @@ impl Reporter {
 
     /// Says what is running.
     pub(crate) fn hang(&self, recorder: &Recorder, why: &str, seconds: f64) {
-        let view = View::take(recorder, None);
-        let running = running(&view.launches, &view.progress);
+        let taken = Taken::take(recorder, None);
+        let view = View::new(&taken);
+        let running = view.scene.running();
         // One a stream: the rest waits behind it.
         let mut streams = Vec::new();
         let mut first: Vec<Launch> = Vec::new();
@@ -197,14 +206,14 @@ impl Reporter {
 }
 
 /// The launches and the progress of the streams, copied at one moment.
-struct View {
+struct Taken {
     launches: Vec<ring::Launch>,
     progress: Vec<Progress>,
     devices: HashMap<u32, i32>,
     forgotten: bool,
 }
 
-impl View {
+impl Taken {
     fn take(recorder: &Recorder, context: Option<Context>) -> Self {
         let (progress, devices): (Vec<Progress>, HashMap<u32, i32>) = {
             let inner = recorder.streams.lock();
@@ -222,6 +231,26 @@ impl View {
         let ours = |launch: &ring::Launch| progress.iter().any(|s| s.stream == launch.stream);
         let launches = recorder.ring.iter().filter(ours).collect();
         Self { launches, progress, devices, forgotten: recorder.ring.last() > recorder.ring.capacity() }
+    }
+}
+
+/// Lines of launches that were looked up.
+type Lines = RefCell<HashMap<LineKey, Option<(String, u32)>>>;
+/// What the line follows from: the frames, the kernel, the backward node.
+type LineKey = (Vec<(u32, i32)>, Symbol, u64, usize);
+
+/// So many are looked up: a backward launch's takes a walk through the ring.
+const MOST_LINES: usize = 256;
+
+/// What was taken, put in order.
+struct View<'a> {
+    taken: &'a Taken,
+    scene: Scene<'a>,
+}
+
+impl<'a> View<'a> {
+    fn new(taken: &'a Taken) -> Self {
+        Self { taken, scene: Scene::new(&taken.launches, &taken.progress) }
     }
 
     /// The candidates, one for each kernel and line: a loop may have made hundreds.
@@ -243,9 +272,9 @@ impl View {
     }
 
     fn around(&self, recorder: &Recorder, seq: u64) -> Vec<Launch> {
-        let at = self.launches.partition_point(|launch| launch.seq < seq);
+        let at = self.taken.launches.partition_point(|launch| launch.seq < seq);
         let from = at.saturating_sub(AROUND);
-        let around = self.launches.iter().skip(from).take(2 * AROUND + 1);
+        let around = self.taken.launches.iter().skip(from).take(2 * AROUND + 1);
         let brief = |launch| {
             let mut described = self.describe(recorder, launch, false);
             let own = described.frames.iter().position(|frame| frame.user);
@@ -272,10 +301,10 @@ impl View {
             symbol,
             grid: launch.grid,
             block: launch.block,
-            device: self.devices.get(&launch.stream).copied().unwrap_or(-1),
+            device: self.taken.devices.get(&launch.stream).copied().unwrap_or(-1),
             stream: launch.stream,
             thread: launch.thread,
-            state: state(launch, &self.launches, &self.progress).name().to_string(),
+            state: self.scene.state(launch).name().to_string(),
             frames,
             native: addresses.filter(|_| native).map(native_frames).unwrap_or_default(),
             count: 1,
@@ -355,15 +384,37 @@ impl View {
         node.stream = described.stream;
         node.seq = 0;
         self.join(recorder, &captured.launch, &mut node, evidence);
-        described.node =
-            Some(Box::new(Node { index: *place, of: u32::try_from(of).unwrap_or(u32::MAX), captured: node }));
+        let mut others: Vec<Frame> = Vec::new();
+        for (_, other) in suspects.iter().filter(|(other, _)| other != place) {
+            let other = self.describe(recorder, &other.launch, false);
+            others.extend(other.place().filter(|frame| !others.contains(*frame)).cloned());
+        }
+        others.truncate(MOST_CULPRITS);
+        let of = u32::try_from(of).unwrap_or(u32::MAX);
+        described.node = Some(Box::new(Node { index: *place, of, captured: node, suspects: others }));
     }
 
     /// The line that a launch stands for, to tell whether several candidates are of one.
-    fn line(&self, recorder: &Recorder, launch: &ring::Launch) -> Option<(String, u32)> {
+    fn line(&self, recorder: &Recorder, launch: &ring::Launch, lines: &Lines) -> Option<(String, u32)> {
+        let frames = match &launch.stack {
+            Stack::Python(frames) => {
+                frames.frames[..usize::from(frames.len)].iter().map(|f| (f.code, f.lasti)).collect()
+            }
+            Stack::Native(_) => return None,
+        };
+        let node = launch.autograd.node.map_or(0, |node| node.sequence);
+        let key = (frames, launch.symbol, node, launch.graph);
+        if let Some(known) = lines.borrow().get(&key) {
+            return known.clone();
+        }
+        if lines.borrow().len() >= MOST_LINES {
+            return None;
+        }
         let mut described = self.describe(recorder, launch, false);
         self.join(recorder, launch, &mut described, &mut Vec::new());
-        described.place().map(|frame| (frame.file.clone(), frame.line))
+        let line = described.place().map(|frame| (frame.file.clone(), frame.line));
+        lines.borrow_mut().insert(key, line.clone());
+        line
     }
 }
 
@@ -413,13 +464,10 @@ fn python_frames(recorder: &Recorder, frames: &crate::python::Frames) -> Vec<Fra
     frames.frames.iter().take(frames.len.into()).map(|frame| python.resolve(*frame)).collect()
 }
 
-/// Symbols and lines of return addresses, without the recorder's own and those of CUPTI and the driver.
+/// Symbols and lines of return addresses.
 fn native_frames(addresses: &ring::Addresses) -> Vec<NativeFrame> {
-    let addresses: Vec<usize> = addresses.iter().copied().take_while(|a| *a != 0).collect();
-    // Told by the object, not by the symbol: the driver has none.
-    let skip = addresses.iter().rposition(|address| is_machinery(*address)).map_or(0, |at| at + 1);
     let mut frames = Vec::new();
-    for address in &addresses[skip..] {
+    for address in addresses.iter().take_while(|address| **address != 0) {
         // A return address is behind the call; the line wanted is that of the call.
         backtrace::resolve((address - 1) as *mut std::ffi::c_void, |symbol| {
             frames.push(NativeFrame {
@@ -430,21 +478,6 @@ fn native_frames(addresses: &ring::Addresses) -> Vec<NativeFrame> {
         });
     }
     frames
-}
-
-/// Whether an address is in the recorder, in CUPTI or in the driver.
-fn is_machinery(address: usize) -> bool {
-    // SAFETY: a zeroed structure is a valid one to be filled.
-    let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for; the name is a string of the loader's, alive as long as the library.
-    let file = unsafe {
-        if libc::dladdr(address as *const std::ffi::c_void, &raw mut info) == 0 || info.dli_fname.is_null() {
-            return false;
-        }
-        std::ffi::CStr::from_ptr(info.dli_fname).to_string_lossy()
-    };
-    let name = file.rsplit('/').next().unwrap_or_default();
-    ["libfaultlab_recorder", "libcupti.so", "libcuda.so"].iter().any(|machinery| name.starts_with(machinery))
 }
 
 /// A name for people: demangled, without the argument list.

@@ -21,12 +21,13 @@ pub(crate) enum Stack {
     Native(Addresses),
 }
 
-/// A launch as it is noted at the call.
+/// A launch as it is noted before the call.
 #[derive(Clone, Copy)]
 pub(crate) struct Launch {
     /// Ordinal in the process, from 1.
     pub(crate) seq: u64,
-    /// The last ordinal given out when the call returned: launches up to it may have overtaken this one. 0 while it runs.
+    /// The last ordinal given out when the call returned: launches up to it may have overtaken this one. 0 while it runs:
+    /// the device can be quicker than the call.
     pub(crate) returned: u64,
     pub(crate) kind: Kind,
     /// A marker was set between what came before it in its stream and it.
@@ -60,8 +61,15 @@ impl Launch {
 struct Entry {
     /// The launch that the entry holds; 0 while it is being written.
     seq: AtomicU64,
+    /// [`Launch::returned`] and [`Launch::marked`], or [`FAILED`]: what is known only after the call.
+    outcome: AtomicU64,
     launch: UnsafeCell<std::mem::MaybeUninit<Launch>>,
 }
+
+/// The bit of [`Entry::outcome`] for a launch with a marker behind it.
+const MARKED: u64 = 1 << 63;
+/// A launch that the driver refused: nothing was put into the stream.
+const FAILED: u64 = u64::MAX;
 
 /// A ring of launches that every thread writes and a report reads.
 pub(crate) struct Ring {
@@ -122,10 +130,28 @@ impl Ring {
         // SAFETY: only this thread has this ordinal; one that drew an ordinal a whole ring later and overtook us in between
         // leaves a torn launch behind, of plain data, under an ordinal that is checked by the reader.
         unsafe { (*entry.launch.get()).write(launch) };
+        entry.outcome.store(0, Ordering::Relaxed);
         entry.seq.store(launch.seq, Ordering::Release);
     }
 
-    /// A copy of a launch; `None` if it was overwritten or is being written.
+    /// The call returned: other launches up to `returned` may have been made meanwhile.
+    pub(crate) fn returned(&self, seq: u64, returned: u64, marked: bool) {
+        self.outcome(seq, returned | if marked { MARKED } else { 0 });
+    }
+
+    /// The driver refused the launch.
+    pub(crate) fn failed(&self, seq: u64) {
+        self.outcome(seq, FAILED);
+    }
+
+    fn outcome(&self, seq: u64, outcome: u64) {
+        let entry = self.entry(seq);
+        if entry.seq.load(Ordering::Relaxed) == seq {
+            entry.outcome.store(outcome, Ordering::Release);
+        }
+    }
+
+    /// A copy of a launch; `None` if it was overwritten, is being written, or failed.
     pub(crate) fn get(&self, seq: u64) -> Option<Launch> {
         let entry = self.entry(seq);
         if seq == 0 || entry.seq.load(Ordering::Acquire) != seq {
@@ -134,9 +160,14 @@ impl Ring {
         // SAFETY: the memory is ours; if a writer was in it meanwhile, the second look below says so and the copy is dropped
         // without having been read.
         let copy = unsafe { std::ptr::read_volatile(entry.launch.get()) };
+        let outcome = entry.outcome.load(Ordering::Acquire);
         fence(Ordering::Acquire);
+        if entry.seq.load(Ordering::Relaxed) != seq || outcome == FAILED {
+            return None;
+        }
         // SAFETY: the ordinal did not change, so the entry was whole.
-        (entry.seq.load(Ordering::Relaxed) == seq).then(|| unsafe { copy.assume_init() })
+        let launch = unsafe { copy.assume_init() };
+        Some(Launch { returned: outcome & !MARKED, marked: outcome & MARKED != 0, ..launch })
     }
 
     /// The launches that are still there, in order.

@@ -95,7 +95,9 @@ pub(crate) struct Slot {
     word: Option<Word>,
     /// The last launch whose completion is marked. Set before the marker is: the GPU may be quicker than we are.
     marked: AtomicU64,
-    /// Launches since.
+    /// The last launch: of this thread, so it is in the stream. Another thread may have drawn a later ordinal and not be there.
+    pub(crate) last: AtomicU64,
+    /// Launches since the last marker.
     pub(crate) unmarked: AtomicU32,
 }
 
@@ -245,6 +247,7 @@ impl Streams {
             thread,
             word,
             marked: AtomicU64::new(0),
+            last: AtomicU64::new(0),
             unmarked: AtomicU32::new(0),
         }));
         inner.slots.push(slot);

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::risk::is_risky;
 
 /// Index of a name in the table; 0 is unknown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Symbol {
     id: u32,
     /// Decided once per name.

@@ -855,7 +855,10 @@ fn inject(runs: u64) -> (u64, u64) {
         let lines: Vec<u32> = fault
             .culprits
             .iter()
-            .flat_map(|culprit| [place(culprit), culprit.place().map_or(0, |frame| frame.line)])
+            .flat_map(|culprit| {
+                let suspects = culprit.node.iter().flat_map(|node| node.suspects.iter().map(|frame| frame.line));
+                [place(culprit), culprit.place().map_or(0, |frame| frame.line)].into_iter().chain(suspects)
+            })
             .collect();
         assert!(lines.contains(&line), "run {run}: {kind} #{at}, line {line}; named {lines:?}: {:#?}", fault.evidence);
         exact += u64::from(fault.confidence == Confidence::Exact);

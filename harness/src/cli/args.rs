@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-use super::args_diagnose::DiagnoseArgs;
+use super::args_diagnose::{DiagnoseArgs, RecordEnvArgs};
 use crate::case::{Mode, Partition};
 use crate::report::Output;
 
@@ -58,8 +58,17 @@ pub(super) enum Command {
     },
     /// Run your own command and find the line that made it fail
     Diagnose(DiagnoseArgs),
+    /// Print the environment that turns the launch recorder on, for jobs that something else starts
+    RecordEnv(RecordEnvArgs),
     /// Print the JSON Schema of `run.json` and of `--format json`
-    Schema,
+    Schema(SchemaArgs),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct SchemaArgs {
+    /// Of `faultlab diagnose --format json`
+    #[arg(long)]
+    pub(super) diagnosis: bool,
 }
 
 #[derive(Debug, ClapArgs)]

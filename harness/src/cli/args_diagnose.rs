@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args as ClapArgs;
+use clap::{Args as ClapArgs, ValueEnum};
 
 use super::args::seconds;
 use crate::diagnose::report::Output;
@@ -38,7 +38,60 @@ pub(super) struct DiagnoseArgs {
     #[arg(long, value_name = "PATH")]
     pub(super) bundle: Option<PathBuf>,
 
+    /// Look at a process that hangs in place of running a command; it goes on afterwards
+    #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..), conflicts_with_all = ["command", "budget", "timeout", "quick"])]
+    pub(super) attach: Option<i32>,
+
     /// The command, as it is run without faultlab. Its standard input is empty; what it prints goes to standard error
-    #[arg(last = true, value_name = "CMD", required = true)]
+    #[arg(last = true, value_name = "CMD", required_unless_present = "attach")]
     pub(super) command: Vec<String>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct RecordEnvArgs {
+    /// Lines for a POSIX shell (the default): eval "$(faultlab record-env)"
+    #[arg(long, group = "form")]
+    pub(super) shell: bool,
+
+    /// A JSON object
+    #[arg(long, group = "form")]
+    pub(super) json: bool,
+
+    /// Flags for `docker run`, one a line
+    #[arg(long, group = "form")]
+    pub(super) docker: bool,
+
+    /// Entries for a container's `env` in a Kubernetes manifest
+    #[arg(long, group = "form")]
+    pub(super) kubernetes: bool,
+
+    /// Where the recorder writes its reports; every machine of the job must be able to write there
+    #[arg(long, default_value = "faultlab-records", value_name = "DIR")]
+    pub(super) dir: PathBuf,
+
+    /// A folder that has libfaultlab_recorder.so and shim/ where the job runs, if that is another place than here
+    #[arg(long, value_name = "DIR")]
+    pub(super) at: Option<PathBuf>,
+
+    /// Seconds without anything finishing on a device after which a hang is reported
+    #[arg(long, default_value_t = 60.0, value_name = "S", value_parser = seconds)]
+    pub(super) hang: f64,
+
+    /// When completion markers are set
+    #[arg(long, value_enum, default_value_t = MarkersChoice::Adaptive)]
+    pub(super) markers: MarkersChoice,
+
+    /// The command that will be started: what it needs is printed, and nothing is run
+    #[arg(last = true, value_name = "CMD")]
+    pub(super) command: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum MarkersChoice {
+    /// As many as the overhead allows
+    Adaptive,
+    /// After each launch
+    Every,
+    /// None: launches are only remembered
+    Off,
 }

@@ -1,5 +1,6 @@
 //! `faultlab diagnose`: the user's own command.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -7,9 +8,11 @@ use super::args_diagnose::DiagnoseArgs;
 use super::output::Terminal;
 use super::run::stoppable;
 use super::{CliError, Status, environment, this_program};
+use crate::diagnose::attach::{AttachRequest, attach};
+use crate::diagnose::bundle::{self, Form, Secrets};
 use crate::diagnose::model::{Diagnosis, Outcome, Step};
 use crate::diagnose::report::{Format, Output};
-use crate::diagnose::run::{DiagnoseError, Event, Request, diagnose};
+use crate::diagnose::run::{DiagnoseError, Event, Kept, Request, diagnose};
 use crate::recorder_env::{LIBRARY, shim_files};
 
 /// Bytes of each stream of a run that are kept.
@@ -27,9 +30,24 @@ impl From<DiagnoseError> for CliError {
 }
 
 pub(super) async fn run(args: DiagnoseArgs, cwd: &Path, terminal: &Terminal) -> Result<Status, CliError> {
+    let bundle = bundle_form(args.bundle.as_deref())?;
     let folder = tempfile::Builder::new().prefix("faultlab-diagnose-").tempdir();
     let folder = folder.map_err(|e| CliError::Infra(format!("failed to make a temporary folder: {e}")))?;
     let program = this_program()?;
+    if let Some(pid) = args.attach {
+        let (env, folder) = (environment(), folder.path().into());
+        let request = AttachRequest { pid, env, program, folder };
+        let diagnosis = stoppable(terminal, |stop| async {
+            let observe = |event: Event<'_>| say(terminal, &event);
+            attach(&request, stop, observe).await.map_err(CliError::from)
+        })
+        .await?;
+        write_reports(&diagnosis, &args.format, terminal)?;
+        if let Some((path, form)) = bundle {
+            write_bundle(&path, form, &diagnosis, &[], &request.env, terminal)?;
+        }
+        return Ok(Status::Differs);
+    }
     let request = Request {
         argv: args.command,
         cwd: cwd.into(),
@@ -51,10 +69,37 @@ pub(super) async fn run(args: DiagnoseArgs, cwd: &Path, terminal: &Terminal) -> 
     })
     .await?;
     write_reports(&diagnosed.diagnosis, &args.format, terminal)?;
+    if let Some((path, form)) = bundle {
+        write_bundle(&path, form, &diagnosed.diagnosis, &diagnosed.captures, &request.env, terminal)?;
+    }
     Ok(match diagnosed.diagnosis.outcome {
         Outcome::Clean => Status::Met,
         _ => Status::Differs,
     })
+}
+
+fn write_bundle(
+    path: &Path,
+    form: Form,
+    diagnosis: &Diagnosis,
+    runs: &[Kept],
+    env: &BTreeMap<String, String>,
+    terminal: &Terminal,
+) -> Result<(), CliError> {
+    let secrets = Secrets::of(env, &diagnosis.command);
+    bundle::write(path, form, diagnosis, runs, &secrets)
+        .map_err(|e| CliError::Write { what: path.display().to_string(), why: e.to_string() })?;
+    terminal.say(&format!("faultlab: {} has the reports and each run's output", path.display()));
+    Ok(())
+}
+
+/// A name that no archive has is an error before anything runs.
+fn bundle_form(path: Option<&Path>) -> Result<Option<(PathBuf, Form)>, CliError> {
+    let Some(path) = path else { return Ok(None) };
+    match Form::of(path) {
+        Some(form) => Ok(Some((path.into(), form))),
+        None => Err(CliError::Usage(format!("--bundle {}: the name must end with .tar.gz or .tar", path.display()))),
+    }
 }
 
 /// The recorder's library lies beside this program.

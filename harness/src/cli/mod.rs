@@ -15,6 +15,7 @@ mod images;
 mod output;
 mod progress;
 mod record;
+mod record_env;
 mod run;
 mod test;
 
@@ -28,6 +29,7 @@ use thiserror::Error;
 
 use crate::assets::{Assets, AssetsError};
 use crate::backend::{DockerError, ReplayError, probe, supervise};
+use crate::diagnose::model::Diagnosis;
 use crate::golden::GoldenError;
 use crate::results::{Run, Standing};
 use crate::run::RunError;
@@ -181,8 +183,9 @@ fn dispatch(args: Args, terminal: &Terminal) -> Result<Status, CliError> {
         Command::Bench(args) => block_on(bench::run(args, terminal)),
         Command::Images { command } => block_on(images::images(&assets()?, command, terminal)),
         Command::Diagnose(args) => block_on(diagnose::run(args, &here, terminal)),
-        Command::Schema => {
-            let schema = schemars::schema_for!(Run);
+        Command::RecordEnv(args) => record_env::run(&args, &here, terminal),
+        Command::Schema(args) => {
+            let schema = if args.diagnosis { schemars::schema_for!(Diagnosis) } else { schemars::schema_for!(Run) };
             let text = serde_json::to_string_pretty(&schema).map_err(|e| CliError::Infra(e.to_string()))?;
             terminal.print(&text)?;
             Ok(Status::Met)

@@ -9,6 +9,8 @@
 //! but [`run`], [`attach`] and [`bundle`] is pure.
 
 pub mod advice;
+pub mod attach;
+pub mod bundle;
 pub mod classify;
 pub mod command;
 pub mod compiled;

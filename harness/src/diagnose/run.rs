@@ -350,6 +350,18 @@ impl Flow<'_> {
             return Err(DiagnoseError::Stopped);
         }
         let hung = ended.stopped && hung;
+        // Of the user's search paths nothing is kept: what faultlab put before them is what matters.
+        let mut recorded_env = recorded_env;
+        let mut ended = ended;
+        for key in command.prepend.keys().chain(recorder.prepend.keys()) {
+            let Some(users) = request.env.get(key).filter(|value| !value.is_empty()) else { continue };
+            for env in [&mut recorded_env, &mut ended.env_seen] {
+                if let Some(ours) = env.get(key).and_then(|value| value.strip_suffix(users.as_str())).map(String::from)
+                {
+                    env.insert(key.clone(), format!("{ours}<{key}>"));
+                }
+            }
+        }
         Ok(Run { recorded: read_reports(&reports), hung, argv: command.argv.clone(), env: recorded_env, date, ended })
     }
 

@@ -59,6 +59,14 @@ pub(super) struct Code {
     pub(super) lines: Box<[u8]>,
 }
 
+impl Code {
+    /// Whether it is the interpreter's own, between a class that is called and its `__init__` (`_Py_InitCleanup`, since
+    /// 3.13, when the call is specialised). Its file has no name of its own; `sys._getframe` does not show it either.
+    pub(super) fn is_trampoline(&self) -> bool {
+        &*self.file == "__init__" && &*self.name == "__init__"
+    }
+}
+
 /// Characters of a name that are kept.
 const TEXT: usize = 4096;
 
@@ -66,7 +74,7 @@ const TEXT: usize = 4096;
 const LINES: usize = 1 << 20;
 
 /// No object has this many elements.
-const MANY: usize = 1 << 40;
+pub(super) const MANY: usize = 1 << 40;
 
 /// `Py_TPFLAGS_BYTES_SUBCLASS`, `Py_TPFLAGS_UNICODE_SUBCLASS`.
 const BYTES_SUBCLASS: usize = 1 << 27;

@@ -16,56 +16,58 @@ pub enum LineTable {
 /// instruction; `None` where the compiler gave none, and behind the end.
 pub fn line(format: LineTable, table: &[u8], first_line: i32, offset: i32) -> Option<u32> {
     let Ok(offset) = usize::try_from(offset) else { return u32::try_from(first_line).ok() };
-    let line = match format {
-        LineTable::Pairs => in_pairs(table, first_line, offset),
-        LineTable::Locations => in_locations(table, first_line, offset),
-    }?;
-    u32::try_from(line).ok()
+    let (_, line) = lines(format, table, first_line).find(|(end, _)| offset < *end)?;
+    line
 }
 
-/// 3.10: the difference applies before the range; -128 is a range without a line, and does not move the line.
-fn in_pairs(table: &[u8], first_line: i32, offset: usize) -> Option<i32> {
-    let (mut line, mut end) = (first_line, 0);
-    for pair in table.chunks_exact(2) {
-        end += usize::from(pair[0]);
-        let difference = pair[1].cast_signed();
-        let has_line = difference != i8::MIN;
-        if has_line {
-            line = line.wrapping_add(i32::from(difference));
-        }
-        if offset < end {
-            return has_line.then_some(line);
-        }
-    }
-    None
+/// All lines of a table: the offset in bytes where each ends (the next one begins there), and the line, if there is one.
+pub fn lines(format: LineTable, table: &[u8], first_line: i32) -> impl Iterator<Item = (usize, Option<u32>)> {
+    let (mut line, mut end) = (first_line, 0_usize);
+    let mut rest = table;
+    std::iter::from_fn(move || {
+        let (entry, next) = match format {
+            LineTable::Pairs => pair(rest)?,
+            LineTable::Locations => location(rest)?,
+        };
+        rest = next;
+        end = end.saturating_add(entry.bytes);
+        line = line.wrapping_add(entry.difference.unwrap_or(0));
+        Some((end, entry.difference.and_then(|_| u32::try_from(line).ok())))
+    })
 }
 
-/// Bytes of an instruction word.
-const WORD: usize = 2;
+/// A range of bytecode.
+struct Entry {
+    /// Its length.
+    bytes: usize,
+    /// How much further down its line is than the one before; `None` where it has no line.
+    difference: Option<i32>,
+}
+
+/// 3.10: a length, and a signed difference; -128 is a range without a line.
+fn pair(table: &[u8]) -> Option<(Entry, &[u8])> {
+    let ([bytes, difference], rest) = table.split_first_chunk()?;
+    let difference = difference.cast_signed();
+    let difference = (difference != i8::MIN).then_some(i32::from(difference));
+    Some((Entry { bytes: usize::from(*bytes), difference }, rest))
+}
 
 /// 3.11 and later: the first byte of an entry has its high bit set, then 4 bits of code and 3 of length.
-fn in_locations(table: &[u8], first_line: i32, offset: usize) -> Option<i32> {
-    let (mut line, mut end) = (first_line, 0);
-    let mut rest = table;
-    while let Some((head, tail)) = rest.split_first() {
-        let payload = tail.iter().position(|b| b & 0x80 != 0).unwrap_or(tail.len());
-        let (payload, next) = tail.split_at(payload);
-        rest = next;
-        let code = head >> 3 & 0xf;
-        line = line.wrapping_add(match code {
-            // One line, columns follow.
-            11 => 1,
-            12 => 2,
-            // A difference of lines, without and with columns.
-            13 | 14 => signed_varint(payload),
-            _ => 0,
-        });
-        end += WORD * (usize::from(head & 7) + 1);
-        if offset < end {
-            return (code != 15).then_some(line);
-        }
-    }
-    None
+fn location(table: &[u8]) -> Option<(Entry, &[u8])> {
+    const WORD: usize = 2;
+    let (head, tail) = table.split_first()?;
+    let payload = tail.iter().position(|b| b & 0x80 != 0).unwrap_or(tail.len());
+    let (payload, rest) = tail.split_at(payload);
+    let difference = match head >> 3 & 0xf {
+        // The same line, with columns.
+        0..=10 => Some(0),
+        11 => Some(1),
+        12 => Some(2),
+        // A difference of any size, without and with columns.
+        13 | 14 => Some(signed_varint(payload)),
+        _ => None,
+    };
+    Some((Entry { bytes: WORD * (usize::from(head & 7) + 1), difference }, rest))
 }
 
 /// 6 bits a byte, the lowest first; bit 6 says that more follow; the lowest bit of the whole is the sign.

@@ -9,6 +9,11 @@
 //! A frame is kept as the number of its code object and the place in its bytecode. The line is looked up when it is
 //! needed, in copies, when the interpreter may be gone.
 
+#![expect(
+    clippy::inline_always,
+    reason = "a walk is one loop of loads, also in a build that does not optimise across crates"
+)]
+
 mod code;
 mod files;
 mod layout;
@@ -18,14 +23,14 @@ mod table;
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use self::code::{Mismatch, Objects, Types};
+use self::code::{MANY, Mismatch, Objects, Types};
 use self::layout::{CODE_TAG, Layout, NO_CODE, NoLayout, PUBLISHED_SIZE};
 use self::memory::{Careful, Direct, Libraries, Memory, Whose, symbol};
 use self::table::{Seen, Table};
 use crate::format;
 
 pub use self::files::is_own;
-pub use self::lines::{LineTable, line};
+pub use self::lines::{LineTable, line, lines};
 
 /// Frames that are kept of a walk.
 pub const FRAMES: usize = 20;
@@ -199,7 +204,6 @@ impl Python {
     }
 
     /// File, line and function of a frame, from copies: needs no interpreter any more.
-    #[expect(clippy::unused_self, reason = "a frame has a meaning only where there is an interpreter")]
     pub fn resolve(&self, frame: RawFrame) -> format::Frame {
         let Some(entry) = TABLE.entry(frame.code) else {
             return format::Frame { file: "?".into(), line: 0, function: "?".into(), user: false };
@@ -213,7 +217,6 @@ impl Python {
     }
 
     /// Bytes of copies of code objects that are held.
-    #[expect(clippy::unused_self, reason = "there are copies only where there is an interpreter")]
     pub fn bytes(&self) -> usize {
         TABLE.bytes()
     }
@@ -256,14 +259,13 @@ impl Reader {
         let need = |name| symbol(libraries, name).ok_or(NoReader::Symbols);
         let table = Layout::table(version).transpose()?;
         let runtime = need(c"_PyRuntime")?;
-        let (layout, published) = match table {
-            Some(layout) => (layout, false),
-            None => {
-                let mut offsets = vec![0; PUBLISHED_SIZE];
-                let read = Careful { whose: Whose::Own }.bytes(runtime, &mut offsets);
-                read.ok_or(NoReader::Layout(NoLayout::Contradiction))?;
-                (Layout::published(version, &offsets)?, true)
-            }
+        let (layout, published) = if let Some(layout) = table {
+            (layout, false)
+        } else {
+            let mut offsets = vec![0; PUBLISHED_SIZE];
+            let read = Careful { whose: Whose::Own }.bytes(runtime, &mut offsets);
+            read.ok_or(NoReader::Layout(NoLayout::Contradiction))?;
+            (Layout::published(version, &offsets)?, true)
         };
         let types =
             Types { code: need(c"PyCode_Type")?, text: need(c"PyUnicode_Type")?, bytes: need(c"PyBytes_Type")? };
@@ -286,7 +288,7 @@ impl Reader {
             return Ok(());
         }
         // While a thread finalises the interpreter, the states of the others are freed under them.
-        let finalizing = memory.word(self.runtime + self.layout.finalizing).ok_or(Mismatch::Address)?;
+        let finalizing = memory.word(field(self.runtime, self.layout.finalizing)).ok_or(Mismatch::Address)?;
         if finalizing != 0 && finalizing != thread {
             return Ok(());
         }
@@ -303,17 +305,17 @@ impl Reader {
         }
         // The newest is the first, so that of the main thread is the last, unless the process forked in another one.
         let process = std::process::id() as usize;
-        let mut thread = memory.word(interpreter + layout.threads_head).ok_or(Mismatch::Address)?;
+        let mut thread = memory.word(field(interpreter, layout.threads_head)).ok_or(Mismatch::Address)?;
         for _ in 0..DEPTH {
             if thread == 0 {
                 break;
             }
             if let Some(at) = layout.thread_native_id
-                && memory.word(thread + at) == Some(process)
+                && memory.word(field(thread, at)) == Some(process)
             {
                 break;
             }
-            match memory.word(thread + layout.thread_next).ok_or(Mismatch::Address)? {
+            match memory.word(field(thread, layout.thread_next)).ok_or(Mismatch::Address)? {
                 0 => break,
                 next => thread = next,
             }
@@ -326,34 +328,34 @@ impl Reader {
     fn frames<M: Memory>(&self, memory: &M, thread: usize, into: &mut Frames) -> Result<(), Mismatch> {
         let layout = &self.layout;
         let word = |address: usize| memory.word(address).ok_or(Mismatch::Address);
-        let mut frame = word(thread + layout.thread_frame)?;
+        let mut frame = word(field(thread, layout.thread_frame))?;
         if let Some(innermost) = layout.cframe_frame {
-            frame = if frame == 0 { 0 } else { word(frame + innermost)? };
+            frame = if frame == 0 { 0 } else { word(field(frame, innermost))? };
         }
         let mut len = 0;
         for _ in 0..DEPTH {
             if frame == 0 {
-                into.len = len as u8;
+                into.len = count(len);
                 return Ok(());
             }
             if len == FRAMES {
                 break;
             }
             let has_code = match layout.frame_owner {
-                Some(owner) => memory.byte(frame + owner).ok_or(Mismatch::Address)? < NO_CODE,
+                Some(owner) => memory.byte(field(frame, owner)).ok_or(Mismatch::Address)? < NO_CODE,
                 None => true,
             };
             if has_code {
-                let code = word(frame + layout.frame_code)? & !CODE_TAG;
+                let code = word(field(frame, layout.frame_code))? & !CODE_TAG;
                 let seen = self.seen(memory, code)?;
-                if seen.own || len < INNERMOST {
+                if !seen.hidden && (seen.own || len < INNERMOST) {
                     into.frames[len] = RawFrame { code: seen.id, lasti: self.place(memory, frame, code)? };
                     len += 1;
                 }
             }
-            frame = word(frame + layout.frame_previous)?;
+            frame = word(field(frame, layout.frame_previous))?;
         }
-        into.len = len as u8;
+        into.len = count(len);
         into.truncated = true;
         Ok(())
     }
@@ -363,25 +365,25 @@ impl Reader {
     fn place<M: Memory>(&self, memory: &M, frame: usize, code: usize) -> Result<i32, Mismatch> {
         let layout = &self.layout;
         if !layout.instruction_is_address {
-            let ordinal = memory.int(frame + layout.frame_instruction).ok_or(Mismatch::Address)?;
+            let ordinal = memory.int(field(frame, layout.frame_instruction)).ok_or(Mismatch::Address)?;
             return Ok(ordinal.wrapping_mul(2));
         }
-        let instruction = memory.word(frame + layout.frame_instruction).ok_or(Mismatch::Address)?;
+        let instruction = memory.word(field(frame, layout.frame_instruction)).ok_or(Mismatch::Address)?;
         let start = match (layout.code_copies, layout.frame_copy) {
-            (Some(copies), Some(copy)) => self.copy(memory, code + copies, frame + copy)?,
-            _ => code + layout.code_start,
+            (Some(copies), Some(copy)) => Self::copy(memory, field(code, copies), field(frame, copy))?,
+            _ => field(code, layout.code_start),
         };
         Ok(instruction.wrapping_sub(start).cast_signed().try_into().unwrap_or(i32::MAX))
     }
 
     /// The start of the copy of the bytecode that a frame runs: an element of `_PyCodeArray {size, entries[]}`.
     #[cold]
-    fn copy<M: Memory>(&self, memory: &M, copies: usize, copy: usize) -> Result<usize, Mismatch> {
+    fn copy<M: Memory>(memory: &M, copies: usize, copy: usize) -> Result<usize, Mismatch> {
         let copies = memory.word(copies).ok_or(Mismatch::Address)?;
         let copy = memory.int(copy).ok_or(Mismatch::Address)?;
         let size = memory.word(copies).ok_or(Mismatch::Address)?;
         match usize::try_from(copy) {
-            Ok(n) if n < size => memory.word(copies + 8 + 8 * n).ok_or(Mismatch::Address),
+            Ok(n) if n < size => memory.word(field(copies, 8 + 8 * n)).ok_or(Mismatch::Address),
             _ => Err(Mismatch::Length),
         }
     }
@@ -390,7 +392,14 @@ impl Reader {
     #[inline(always)]
     fn seen<M: Memory>(&self, memory: &M, code: usize) -> Result<Seen, Mismatch> {
         let identity = self.identity(memory, code)?;
-        match TABLE.find(identity) {
+        if let Some(seen) = TABLE.find(identity.addresses) {
+            return Ok(seen);
+        }
+        if identity.sure {
+            return self.learn(identity, code);
+        }
+        let content = self.content(memory, code, identity)?;
+        match TABLE.find(content) {
             Some(seen) => Ok(seen),
             None => self.learn(identity, code),
         }
@@ -398,63 +407,100 @@ impl Reader {
 
     #[cold]
     #[inline(never)]
-    fn learn(&self, identity: u64, code: usize) -> Result<Seen, Mismatch> {
+    fn learn(&self, identity: Identity, address: usize) -> Result<Seen, Mismatch> {
         let memory = &Careful { whose: Whose::Own };
-        let code = Objects { memory, layout: &self.layout, types: &self.types }.code(code)?;
+        let content = self.content(memory, address, identity)?;
+        let code = Objects { memory, layout: &self.layout, types: &self.types }.code(address)?;
+        // Another thread's can have been replaced meanwhile.
+        let after = self.identity(memory, address)?;
+        if after != identity || self.content(memory, address, after)? != content {
+            return Err(Mismatch::NotCode);
+        }
+        if code.is_trampoline() {
+            return Ok(TABLE.hide(identity.addresses));
+        }
         let own = is_own(&code.file);
+        // Libraries are not compiled again and again: for them, the addresses will do.
+        let identity = if own && !identity.sure { content } else { identity.addresses };
         Ok(TABLE.add(identity, code, self.layout.line_table, own))
     }
 
-    /// A hash of the address of a code object and of what tells it from another one that was there before.
+    /// What tells this code object from others.
     #[inline(always)]
-    fn identity<M: Memory>(&self, memory: &M, code: usize) -> Result<u64, Mismatch> {
+    fn identity<M: Memory>(&self, memory: &M, code: usize) -> Result<Identity, Mismatch> {
         let layout = &self.layout;
         let word = |address: usize| memory.word(address).ok_or(Mismatch::Address);
         if code == 0 {
             return Err(Mismatch::NotCode);
         }
-        let (file, name) = (word(code + layout.code_file)?, word(code + layout.code_name)?);
-        let lines = word(code + layout.code_lines)?;
-        let int = |offset| memory.int(code + offset).map(|i| u64::from(i.cast_unsigned())).ok_or(Mismatch::Address);
+        let (file, name) = (word(field(code, layout.code_file))?, word(field(code, layout.code_name))?);
+        let lines = word(field(code, layout.code_lines))?;
+        let int =
+            |offset| memory.int(field(code, offset)).map(|i| u64::from(i.cast_unsigned())).ok_or(Mismatch::Address);
         let first_line = int(layout.code_first_line)?;
         let version = match layout.code_version {
             Some(at) => int(at)?,
             None => 0,
         };
-        let mut hash = fold(file as u64 ^ SEEDS[0], name as u64 ^ SEEDS[1]);
-        hash ^= fold(lines as u64 ^ SEEDS[2], (version << 32 | first_line) ^ SEEDS[3]);
-        if version == 0 {
-            hash ^= self.content(memory, code, file, lines)?;
-        }
-        Ok(fold(hash ^ code as u64, SEEDS[4]))
+        let names = fold(file as u64 ^ SEEDS[0], name as u64 ^ SEEDS[1]);
+        let lines = fold(lines as u64 ^ SEEDS[2], (version << 32 | first_line) ^ SEEDS[3]);
+        Ok(Identity { addresses: fold(names ^ lines ^ code as u64, SEEDS[4]), sure: version != 0 })
     }
 
-    /// A hash of the file's name and of the line table. Without a version, code that is compiled, run and freed again and
-    /// again can have the very addresses of its predecessor, its file's and its line table's included.
+    /// A hash of the identity, the names and the line table. Without a version, code that is compiled, run and freed again
+    /// and again can have the very addresses of its predecessor, those of its names and its line table included.
     #[inline(always)]
-    fn content<M: Memory>(&self, memory: &M, code: usize, file: usize, lines: usize) -> Result<u64, Mismatch> {
+    fn content<M: Memory>(&self, memory: &M, code: usize, identity: Identity) -> Result<u64, Mismatch> {
         let layout = &self.layout;
         let word = |address: usize| memory.word(address).ok_or(Mismatch::Address);
         // Before addresses in it are followed.
-        if word(code + layout.object_type)? != self.types.code {
+        if word(field(code, layout.object_type))? != self.types.code {
             return Err(Mismatch::NotCode);
         }
-        let state = memory.int(file + layout.text_state).ok_or(Mismatch::Address)?.cast_unsigned();
+        let (file, name) = (word(field(code, layout.code_file))?, word(field(code, layout.code_name))?);
+        let lines = word(field(code, layout.code_lines))?;
+        // The string's own hash, which follows the length: names are interned, so it is there.
+        let name = word(field(name, layout.text_length + size_of::<usize>()))? as u64;
+        let state = memory.int(field(file, layout.text_state)).ok_or(Mismatch::Address)?.cast_unsigned();
         // Of one that is not ASCII, fewer bytes than there are; a subclass has its data elsewhere.
-        let characters = if is_compact(layout, state) { word(file + layout.text_length)? } else { 0 };
-        let start = file + layout.text_ascii_data;
+        let characters = if is_compact(layout, state) { word(field(file, layout.text_length))? } else { 0 };
+        let start = field(file, layout.text_ascii_data);
         let typed = characters == 0 || memory.byte(start).ok_or(Mismatch::Address)? == b'<';
-        let length = word(lines + layout.bytes_length)?;
-        let name = sample(memory, start, characters, false)?;
-        let table = sample(memory, lines + layout.bytes_data, length, typed)?;
-        Ok(fold(name ^ SEEDS[5], table ^ SEEDS[6]))
+        let length = word(field(lines, layout.bytes_length))?;
+        if characters >= MANY || length >= MANY {
+            return Err(Mismatch::Length);
+        }
+        let file = sample(memory, start, characters, false)?;
+        let lines = sample(memory, field(lines, layout.bytes_data), length, typed)?;
+        Ok(fold(fold(file ^ SEEDS[5], lines ^ SEEDS[6]) ^ identity.addresses, name ^ SEEDS[4]))
     }
+}
+
+/// What tells a code object from others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    /// A hash of its address, those of its parts, and its version if it has one.
+    addresses: u64,
+    /// Whether it has: then no other one ever has these.
+    sure: bool,
 }
 
 /// Whether the data of a string follow its header.
 #[inline(always)]
 fn is_compact(layout: &Layout, state: u32) -> bool {
     state >> layout.text_kind_shift >> 3 & 1 == 1
+}
+
+/// [`Frames::len`] of at most [`FRAMES`].
+#[inline(always)]
+fn count(len: usize) -> u8 {
+    u8::try_from(len).unwrap_or(u8::MAX)
+}
+
+/// The address of a field. It wraps, as what is not checked yet can be anything.
+#[inline(always)]
+fn field(address: usize, offset: usize) -> usize {
+    address.wrapping_add(offset)
 }
 
 /// Odd numbers without a pattern: the fractional digits of pi.
@@ -469,6 +515,7 @@ const SEEDS: [u64; 7] = [
 ];
 
 /// Multiplies, and folds the upper half of the product into the lower.
+#[expect(clippy::cast_possible_truncation, reason = "the halves of a product")]
 #[inline(always)]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
@@ -479,18 +526,31 @@ fn fold(a: u64, b: u64) -> u64 {
 #[inline(always)]
 fn sample<M: Memory>(memory: &M, start: usize, length: usize, whole: bool) -> Result<u64, Mismatch> {
     const ENDS: usize = 64;
-    let mut hash = length as u64 ^ SEEDS[0];
+    const MUCH: usize = 1 << 16;
+    let whole = whole && length <= MUCH;
+    let word = |at: usize| memory.word(field(start, at)).map(|w| w as u64).ok_or(Mismatch::Address);
+    let mut hash = (length as u64).wrapping_mul(SEEDS[0]);
+    if length < 16 {
+        if length >= 8 {
+            return Ok(hash ^ fold(word(0)? ^ SEEDS[1], word(length - 8)? ^ SEEDS[2]));
+        }
+        for at in 0..length {
+            hash = fold(hash ^ u64::from(memory.byte(field(start, at)).ok_or(Mismatch::Address)?), SEEDS[1]);
+        }
+        return Ok(hash);
+    }
+    // The products do not wait for each other: a sum, with the place in each.
+    let two = |at: usize| Ok(fold(word(at)? ^ SEEDS[1].wrapping_add(at as u64), word(at + 8)? ^ SEEDS[2]));
     let mut at = 0;
-    while at + 8 <= length {
+    while at + 16 <= length {
         if !whole && at == ENDS && length > 2 * ENDS {
             at = length - ENDS;
         }
-        hash = fold(hash ^ memory.word(start + at).ok_or(Mismatch::Address)? as u64, SEEDS[1]);
-        at += 8;
+        hash = hash.wrapping_add(two(at)?);
+        at += 16;
     }
-    while at < length {
-        hash = fold(hash ^ u64::from(memory.byte(start + at).ok_or(Mismatch::Address)?), SEEDS[2]);
-        at += 1;
+    if at < length {
+        hash = hash.wrapping_add(two(length - 16)?);
     }
     Ok(hash)
 }
@@ -498,6 +558,7 @@ fn sample<M: Memory>(memory: &M, start: usize, length: usize, whole: bool) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn versions() {
@@ -512,5 +573,145 @@ mod tests {
     #[test]
     fn no_interpreter_in_this_process() {
         assert!(Python::detect().is_none());
+    }
+
+    fn reader(version: u32) -> Reader {
+        unsafe extern "C" fn somewhere() -> usize {
+            0x4000
+        }
+        let types = Types { code: 0x2000, text: 0x2008, bytes: 0x2010 };
+        let layout = table(version);
+        Reader { layout, published: false, types, runtime: 0x1000, this_thread: somewhere, main_interpreter: somewhere }
+    }
+
+    fn table(version: u32) -> Layout {
+        Layout::table(version).expect("a table").expect("a known version")
+    }
+
+    #[test]
+    fn descriptions() {
+        let describe = |version, reader, state| {
+            let python = Python { version, reader, state: AtomicU8::new(state) };
+            let mut frames = Frames { len: 3, ..Frames::default() };
+            if !python.readable() {
+                python.walk(&mut frames);
+                assert_eq!(frames.as_slice(), []);
+            }
+            (python.readable(), python.description())
+        };
+        let unreadable = |layout| Err(NoReader::Layout(layout));
+        for (version, reader, state, readable, text) in [
+            (0x030c_03f0, Ok(reader(0x030c_03f0)), UNCHECKED, true, "CPython 3.12.3, frames by table"),
+            (
+                0x030d_00f0,
+                Ok(Reader { published: true, ..reader(0x030c_03f0) }),
+                CHECKED,
+                true,
+                "CPython 3.13.0, frames by published debug offsets",
+            ),
+            (
+                0x030c_03f0,
+                Ok(reader(0x030c_03f0)),
+                Mismatch::NotText as u8,
+                false,
+                "CPython 3.12.3: not laid out as expected (a name is no string), native frames only",
+            ),
+            (
+                0x0310_00a1,
+                unreadable(NoLayout::Unknown),
+                UNCHECKED,
+                false,
+                "CPython 3.16.0a1: unknown version, native frames only",
+            ),
+            (
+                0x0309_12f0,
+                unreadable(NoLayout::TooOld),
+                UNCHECKED,
+                false,
+                "CPython 3.9.18: 3.10 and later can be read, native frames only",
+            ),
+        ] {
+            assert_eq!(describe(version, reader, state), (readable, text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn versions_without_a_layout() {
+        assert_eq!(Layout::table(0x0309_12f0), Some(Err(NoLayout::TooOld)));
+        assert_eq!(Layout::table(0x0207_12f0), Some(Err(NoLayout::TooOld)));
+        assert_eq!(Layout::table(0x0400_00f0), Some(Err(NoLayout::Unknown)));
+        assert_eq!(Layout::table(0x030d_00f0), None);
+        let mut runtime = b"xdebugpy".to_vec();
+        runtime.resize(PUBLISHED_SIZE, 0);
+        for version in [0x0310_00f0_u32, 0x030e_00a7, 0x030f_00b1] {
+            runtime[8..16].copy_from_slice(&u64::from(version).to_ne_bytes());
+            assert_eq!(Layout::published(version, &runtime), Err(NoLayout::Unknown), "{version:#x}");
+        }
+        assert_eq!(Layout::published(0x030d_00f0, &runtime), Err(NoLayout::Contradiction), "another version");
+        assert_eq!(Layout::published(0x030d_00f0, b"xdebugpy"), Err(NoLayout::Contradiction), "cut off");
+        assert_eq!(Layout::published(0x030d_00f0, &[0; PUBLISHED_SIZE]), Err(NoLayout::Contradiction), "no cookie");
+    }
+
+    /// Memory that has something at every address: a few words, again and again, so that pointers lead somewhere.
+    struct Arbitrary(Vec<usize>);
+
+    impl Memory for Arbitrary {
+        fn word(&self, address: usize) -> Option<usize> {
+            (address % 61 != 3).then(|| self.0[address / 8 % self.0.len()])
+        }
+
+        fn int(&self, address: usize) -> Option<i32> {
+            self.word(address).and_then(|w| u32::try_from(w & 0xffff_ffff).ok()).map(u32::cast_signed)
+        }
+
+        fn byte(&self, address: usize) -> Option<u8> {
+            self.word(address).and_then(|w| u8::try_from(w & 3).ok())
+        }
+
+        fn bytes(&self, address: usize, into: &mut [u8]) -> Option<()> {
+            into.fill(self.byte(address)?);
+            Some(())
+        }
+    }
+
+    fn words() -> impl Strategy<Value = Vec<usize>> {
+        let word = prop_oneof![
+            Just(0),
+            Just(0x2000_usize),
+            Just(0x2008_usize),
+            Just(0x2010_usize),
+            0..64_usize,
+            Just(usize::MAX),
+            (0..0x100_usize).prop_map(|n| 0x4000 + 8 * n),
+            any::<usize>()
+        ];
+        prop::collection::vec(word, 1..80)
+    }
+
+    proptest! {
+        /// Whatever is in memory: an error, or frames within bounds. (New code objects are looked for in this process's
+        /// own memory, where they are not.)
+        #[test]
+        fn any_memory(words in words(), minor in 10..=12_u32) {
+            let reader = reader(0x0300_00f0 | minor << 16);
+            let memory = Arbitrary(words);
+            let mut frames = Frames::default();
+            let _ = reader.own_thread(&memory, &mut frames);
+            prop_assert!(usize::from(frames.len) <= FRAMES);
+            let objects = Objects { memory: &memory, layout: &reader.layout, types: &reader.types };
+            for address in [0, 0x4000, 0x4010, usize::MAX - 100] {
+                let _ = objects.code(address);
+            }
+        }
+
+        #[test]
+        fn any_offsets(mut offsets in prop::collection::vec(0..3000_u64, PUBLISHED_SIZE / 8), minor in 13..=16_u32) {
+            let version = 0x0300_00f0 | minor << 16;
+            offsets[1] = u64::from(version);
+            offsets[2] &= 1;
+            let mut runtime: Vec<u8> = offsets.iter().flat_map(|o| o.to_ne_bytes()).collect();
+            runtime[..8].copy_from_slice(b"xdebugpy");
+            let _ = Layout::published(version, &runtime);
+        }
     }
 }

@@ -3,6 +3,8 @@
 //! All of it is append-only and without locks: a walk can come from any thread at any time, and a process can fork while
 //! another of its threads is in here. Nothing is ever freed, and both the count and the bytes are bounded.
 
+#![expect(clippy::cast_possible_truncation, reason = "hashes, of which any bits will do")]
+
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -22,6 +24,8 @@ pub(super) struct Seen {
     pub(super) id: u32,
     /// Whether the file is the user's own.
     pub(super) own: bool,
+    /// Whether it is of no interest to anyone.
+    pub(super) hidden: bool,
 }
 
 /// A code object, and whether its file is the user's own.
@@ -62,11 +66,14 @@ const TAG: u64 = !(2 * OWN - 1);
 const ID: u64 = OWN - 1;
 /// Stands for number 0, as an empty slot has that.
 const NO_ROOM: u64 = ID;
+/// Stands for a code object that is not shown.
+const HIDDEN: u64 = ID - 1;
 
 // The index of a set must come from bits that are not in the tag.
-const _: () = assert!(SETS as u64 <= 2 * OWN && (CAPACITY as u64) < NO_ROOM);
+const _: () = assert!(SETS as u64 <= 2 * OWN && (CAPACITY as u64) < HIDDEN);
 
 impl Table {
+    #[expect(clippy::large_stack_arrays, reason = "evaluated when it is compiled")]
     pub(super) const fn new() -> Self {
         Self {
             given: AtomicU32::new(0),
@@ -85,8 +92,9 @@ impl Table {
         for slot in &set.0 {
             let slot = slot.load(Ordering::Acquire);
             if (slot ^ identity) & TAG == 0 && slot & ID != 0 {
-                let id = if slot & ID == NO_ROOM { 0 } else { (slot & ID) as u32 };
-                return Some(Seen { id, own: slot & OWN != 0 });
+                let id = slot & ID;
+                let number = if id < HIDDEN { id as u32 } else { 0 };
+                return Some(Seen { id: number, own: slot & OWN != 0, hidden: id == HIDDEN });
             }
         }
         None
@@ -100,14 +108,24 @@ impl Table {
     /// Notes the code object with this identity.
     pub(super) fn add(&self, identity: u64, code: Code, line_table: LineTable, own: bool) -> Seen {
         let id = self.number(Entry { code, line_table, own });
-        let slot = identity & TAG | u64::from(own) * OWN | if id == 0 { NO_ROOM } else { u64::from(id) };
+        self.remember(identity, if id == 0 { NO_ROOM } else { u64::from(id) }, own);
+        Seen { id, own, hidden: false }
+    }
+
+    /// Notes that the code object with this identity is not shown.
+    pub(super) fn hide(&self, identity: u64) -> Seen {
+        self.remember(identity, HIDDEN, false);
+        Seen { id: 0, own: false, hidden: true }
+    }
+
+    fn remember(&self, identity: u64, id: u64, own: bool) {
+        let slot = (identity & TAG) | (u64::from(own) * OWN) | id;
         let set = &self.by_identity[Self::set(identity)];
         let free = set.0.iter().any(|s| s.compare_exchange(0, slot, Ordering::AcqRel, Ordering::Relaxed).is_ok());
         if !free {
             // Whatever goes is found again by its content.
             set.0[(identity >> 61) as usize % WAYS].store(slot, Ordering::Release);
         }
-        Seen { id, own }
     }
 
     /// The number of an equal entry, or a new one; 0 where there is no more room.
@@ -166,6 +184,7 @@ impl Table {
 }
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_wrap, clippy::cast_sign_loss, reason = "small numbers")]
 mod tests {
     use super::*;
 
@@ -184,7 +203,7 @@ mod tests {
         let table = table();
         assert_eq!(table.find(0), None);
         let a = table.add(1 << 40, code("a.py", 1), LineTable::Locations, true);
-        assert_eq!(a, Seen { id: 1, own: true });
+        assert_eq!(a, Seen { id: 1, own: true, hidden: false });
         assert_eq!(table.find(1 << 40), Some(a));
         assert_eq!(table.find(1 << 41), None);
         let b = table.add(1 << 41, code("b.py", 1), LineTable::Locations, false);
@@ -197,6 +216,9 @@ mod tests {
         );
         assert_eq!(table.entry(2).map(|e| &e.code), Some(&code("b.py", 1)));
         assert_eq!(table.entry(3), None);
+        assert_eq!(table.find(1 << 42), None);
+        assert_eq!(table.hide(1 << 42), Seen { id: 0, own: false, hidden: true });
+        assert_eq!(table.find(1 << 42), Some(Seen { id: 0, own: false, hidden: true }));
         assert_eq!(table.entry(u32::MAX), None);
     }
 
@@ -220,7 +242,11 @@ mod tests {
             assert_eq!(seen.id as usize, if n < CAPACITY { n + 1 } else { 0 });
         }
         let last = (CAPACITY as u64 + 9) << 20;
-        assert_eq!(table.find(last), Some(Seen { id: 0, own: true }), "what has no room is remembered as such");
+        assert_eq!(
+            table.find(last),
+            Some(Seen { id: 0, own: true, hidden: false }),
+            "what has no room is remembered as such"
+        );
         assert_eq!(table.add(last, code("a.py", 9), LineTable::Locations, true).id, 10);
     }
 
