@@ -69,13 +69,31 @@ fn compile(source: &Path, to: &Path, options: &[&str]) {
 /// The variable that loads the recorder.
 const LOADED_BY: &str = if PRELOADED { "LD_PRELOAD" } else { "CUDA_INJECTION64_PATH" };
 
-/// The recorder, which cargo builds beside the test.
-fn recorder() -> PathBuf {
-    let test = std::env::current_exe().expect("a test has a file");
-    let name = if PRELOADED { "libfaultlab_recorder_preload.so" } else { "libfaultlab_recorder.so" };
-    let library = test.parent().expect("a file has a folder").join(name);
-    assert!(library.is_file(), "cargo builds {}", library.display());
-    library
+/// The recorder. Cargo builds it beside the test, but not a library that is nothing except a `cdylib`.
+fn recorder() -> &'static Path {
+    static RECORDER: OnceLock<PathBuf> = OnceLock::new();
+    RECORDER.get_or_init(|| {
+        let test = std::env::current_exe().expect("a test has a file");
+        let folder = test.parent().expect("a file has a folder");
+        let library = if PRELOADED { build_preload(folder) } else { folder.join("libfaultlab_recorder.so") };
+        assert!(library.is_file(), "cargo builds {}", library.display());
+        library
+    })
+}
+
+fn build_preload(beside: &Path) -> PathBuf {
+    let profile = beside.parent().expect("target/PROFILE/deps");
+    let name = profile.file_name().expect("target/PROFILE").to_string_lossy();
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--locked", "--package", env!("CARGO_PKG_NAME"), "--profile"])
+        .arg(if name == "debug" { "dev" } else { &name })
+        .arg("--target-dir")
+        .arg(profile.parent().expect("target"))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo built this test");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    profile.join("libfaultlab_recorder_preload.so")
 }
 
 /// A program that is about to run.
@@ -348,6 +366,7 @@ fn one_kernel_launched_from_two_lines() {
     );
     assert_eq!((fault.culprits[0].grid, fault.culprits[0].block), ([1; 3], [32, 1, 1]));
     assert_eq!(fault.culprits[0].kernel, "gather_fault_assert");
+    assert_eq!(outcome.starts()[0].backend, if PRELOADED { "interposed" } else { "cupti" });
 }
 
 #[test]
@@ -861,7 +880,10 @@ fn inject(runs: u64) -> (u64, u64) {
             })
             .collect();
         assert!(lines.contains(&line), "run {run}: {kind} #{at}, line {line}; named {lines:?}: {:#?}", fault.evidence);
-        exact += u64::from(fault.confidence == Confidence::Exact);
+        if fault.confidence == Confidence::Exact {
+            exact += 1;
+            assert_eq!(place(&fault.culprits[0]), line, "run {run}: {kind} #{at}; called exact: {:#?}", fault.evidence);
+        }
     }
     assert!(faulted > runs / 2, "{faulted} of {runs} faulted");
     (faulted, exact)
