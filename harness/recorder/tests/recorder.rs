@@ -22,7 +22,7 @@ use faultlab_recorder::format::{Active, Confidence, Exit, Fault, Hang, Launch, R
 use tempfile::TempDir;
 
 /// No program here takes a second; a deadlock is an error and not a wait.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 // ---- The machinery ----
 
