@@ -574,6 +574,34 @@ fn the_error_surfaces_in_a_call_that_keeps_the_gil() {
 }
 
 #[test]
+fn code_that_is_gone_when_the_error_surfaces() {
+    let outcome = session("freed_code.py").run();
+    let fault = outcome.fault();
+    assert_eq!((fault.confidence, place(&fault.culprits[0])), (Confidence::Exact, outcome.line("# FAULT")));
+    let mut outcome = session("exit_function.py").run();
+    outcome.program = tests().join("programs/helper_of_exit_function.py");
+    exact(&outcome, 700, "exit");
+    outcome.exited(0);
+}
+
+#[test]
+fn a_program_that_goes_on_after_the_fault() {
+    let outcome = session("zombie.py").run();
+    let fault = outcome.fault();
+    assert_eq!((fault.confidence, place(&fault.culprits[0])), (Confidence::Exact, outcome.line("# FAULT")));
+    outcome.exited(0);
+    assert_eq!(outcome.stdout, "6000\n6000\n", "every call failed, as it does without the recorder");
+}
+
+#[test]
+fn a_context_that_dies_and_is_destroyed() {
+    let outcome = session("contexts.py").run();
+    exact(&outcome, 700, "cuCtxSynchronize");
+    outcome.exited(0);
+    assert_eq!(outcome.stdout, "700\n700\nwell\nb'\\x03\\x03\\x03\\x03'\n");
+}
+
+#[test]
 fn a_fault_before_the_launch_has_returned() {
     for first in [&[][..], &["first"]] {
         let outcome = session("late_return.py").args(first).env("FAKE_SLOW_RETURN", "50000").run();
