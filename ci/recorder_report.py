@@ -59,17 +59,19 @@ def innermost(frames, own):
 
 
 def line_of(launch, own):
-    """The line of the program that stands for a launch, and what it is: `source` (of a generated kernel), `frame`, or
-    `forward` (of a launch by autograd's own thread); (None, None) where there is none."""
-    for what, frames in (
-        ("source", launch.get("source")),
-        ("frame", launch.get("frames")),
-        ("forward", (launch.get("forward") or {}).get("frames")),
-    ):
-        line = innermost(frames, own)
-        if line is not None:
-            return line, what
-    return None, None
+    """The line of the program that stands for a launch, and what it is: `source` (of a generated kernel), `forward` (of a
+    backward launch without Python of its own) or `frame`; (None, None) where there is none."""
+    frames = launch.get("frames") or []
+    source = next((f["line"] for f in launch.get("source") or [] if f.get("line") and own(f.get("file", ""))), None)
+    if source is not None:
+        return source, "source"
+    line = innermost(frames, own)
+    forward = innermost((launch.get("forward") or {}).get("frames"), own)
+    # The engine's frame is the innermost where autograd runs on the calling thread: the rest is who called backward().
+    engine = bool(frames) and frames[0].get("function", "").endswith("_engine_run_backward")
+    if forward is not None and (line is None or engine):
+        return forward, "forward"
+    return line, "frame" if line is not None else None
 
 
 def kernel_of(launch):

@@ -9,16 +9,19 @@ use thiserror::Error;
 use crate::backend::{Replay, ReplayError, stacks};
 use crate::capture::{Capture, CaptureError};
 use crate::case::{CaseId, Device, Mode, Subject};
-use crate::report::{Layout, ReportFormat};
+use crate::report::{Layout, ReportFormat, beside};
 use crate::results::{Run, SCHEMA_VERSION, ScenarioView, Settings};
 use crate::run::replayed;
 use crate::scenario::{self, Scenario, ScenarioError};
 use crate::tool;
 
+/// The folder of reports about several stacks.
+const SIDE_BY_SIDE: &str = "side-by-side";
+
 /// A report that has a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Golden {
-    /// The stack that the captures were recorded on: a folder below `snapshots`.
+    /// The stack that the captures were recorded on, or `side-by-side`: a folder below `snapshots`.
     pub stack: String,
     /// `label-oob.terminal`
     pub name: String,
@@ -62,6 +65,7 @@ pub enum GoldenError {
 pub fn reports(scenarios: &Path, captures: &Path) -> Result<Vec<Golden>, GoldenError> {
     let scenarios = scenario::load_all(scenarios).map_err(GoldenError::Scenarios)?;
     let mut reports = Vec::new();
+    let mut on_cpu = Vec::new();
     for stack in stacks(captures) {
         let run = whole_stack(&scenarios, captures, &stack)?;
         let mut add = |name: String, run: &Run, format: ReportFormat| {
@@ -79,6 +83,14 @@ pub fn reports(scenarios: &Path, captures: &Path) -> Result<Vec<Golden>, GoldenE
         }
         add("all".into(), &run, ReportFormat::Markdown);
         add("all".into(), &run, ReportFormat::Junit);
+        if run.settings.device == Device::Cpu {
+            on_cpu.push(run);
+        }
+    }
+    // What one stack's debugger knows and the other's does not is only seen side by side.
+    if on_cpu.len() > 1 {
+        let text = beside(&on_cpu.iter().collect::<Vec<_>>());
+        reports.push(Golden { stack: SIDE_BY_SIDE.into(), name: "cpu.markdown".into(), text });
     }
     Ok(reports)
 }

@@ -219,11 +219,13 @@ pub enum Need {
     Nvcc,
     /// The Python module `debugpy`.
     Debugpy,
+    /// The launch recorder's library, beside the `faultlab` executable.
+    Recorder,
 }
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Gpu,
         Self::Torch,
         Self::Nvrtc,
@@ -233,6 +235,7 @@ impl Need {
         Self::Nsys,
         Self::Nvcc,
         Self::Debugpy,
+        Self::Recorder,
     ];
 
     /// The name in `scenario.yaml`.
@@ -247,6 +250,7 @@ impl Need {
             Self::Nsys => "nsys",
             Self::Nvcc => "nvcc",
             Self::Debugpy => "debugpy",
+            Self::Recorder => "recorder",
         }
     }
 
@@ -267,13 +271,17 @@ impl Need {
                 Ok(Torch { version, cuda: None }) => Err(format!("no NVRTC: torch {version} is a build without CUDA")),
                 Err(missing) => Err(format!("no PyTorch: {missing}")),
             },
-            Self::ComputeSanitizer | Self::CudaGdb | Self::Gdb | Self::Nsys | Self::Nvcc | Self::Debugpy => {
-                match host.programs.iter().find(|p| p.name == self.name()).map(|p| &p.version) {
-                    Some(Ok(_)) => Ok(()),
-                    Some(Err(missing)) => Err(format!("no {}: {missing}", self.name())),
-                    None => Err(format!("no {}", self.name())),
-                }
-            }
+            Self::ComputeSanitizer
+            | Self::CudaGdb
+            | Self::Gdb
+            | Self::Nsys
+            | Self::Nvcc
+            | Self::Debugpy
+            | Self::Recorder => match host.programs.iter().find(|p| p.name == self.name()).map(|p| &p.version) {
+                Some(Ok(_)) => Ok(()),
+                Some(Err(missing)) => Err(format!("no {}: {missing}", self.name())),
+                None => Err(format!("no {}", self.name())),
+            },
         }
     }
 }

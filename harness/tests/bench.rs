@@ -62,8 +62,8 @@ fn rounds_are_measured_and_what_fails_has_no_figure() {
     // The stub imports no torch, so that the injected tool never started.
     assert_eq!(row(&bench, 0, "anomaly")["trouble"]["kind"], "inactive");
     assert_eq!(row(&bench, 1, "bare")["trouble"]["reason"], "exit 1: RuntimeError: no memory");
-    // What has failed is not tried again: two rounds of the MLP's two, one of everything else.
-    assert_eq!(text.lines().filter(|l| l.starts_with("round 2/2")).count(), 2, "{text}");
+    // What has failed is not tried again: two rounds of two tools on the MLP and on the graph, one of everything else.
+    assert_eq!(text.lines().filter(|l| l.starts_with("round 2/2")).count(), 4, "{text}");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn on_the_cpu_with_torch() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(0), "{text}");
     let bench: Value = serde_json::from_slice(&output.stdout).unwrap();
-    for program in 0..2 {
+    for program in 0..3 {
         for tool in ["bare", "anomaly"] {
             assert_eq!(row(&bench, program, tool)["samples"][0]["ms"].as_array().unwrap().len(), 2);
         }

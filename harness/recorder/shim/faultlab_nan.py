@@ -33,7 +33,7 @@ EVERY = 256  # checks between two copies to the host
 PENDING = 64  # copies that may be under way
 FRAMES = 12  # a check
 REMEMBERED = 65536  # tensors whose check is known
-KEPT = 4096  # checks that were not finite
+KEPT = 16384  # checks that were not finite
 TENSORS = 16  # of one call
 EXIT_WAIT = 2.0  # seconds at exit for what is still on its way
 
@@ -49,13 +49,12 @@ def _start(torch, level):
     if level not in ("1", "grad", "ops"):
         shim.notice(f"FAULTLAB_RECORDER_NAN={level} is not known: use 1, grad or ops; taken as 1")
         level = "1"
-    checker = Checker(torch)
+    checker = Checker(torch, level)
     if level == "ops":
         Operators(torch, checker).install()
     else:
         Modules(torch, checker, level == "grad").install()
     checker.install()
-    shim.append("nan", {"type": "start", "pid": os.getpid(), "level": level, "torch": str(torch.__version__)})
 
 
 class Lane:
@@ -120,8 +119,8 @@ class Check:
 class Checker:
     """Asks for checks, collects them, and reports the first NaN."""
 
-    def __init__(self, torch):
-        self.torch = torch
+    def __init__(self, torch, level):
+        self.torch, self.level = torch, level
         self.lock = threading.RLock()
         self.local = threading.local()
         self.plain = tuple(
@@ -129,19 +128,19 @@ class Checker:
         self.dtypes = {torch.float16: torch.float16, torch.bfloat16: torch.bfloat16, torch.float32: torch.float32,
                        torch.float64: torch.float64, torch.complex64: torch.float32, torch.complex128: torch.float64}
         self.capturing = 0
+        self.exited = False
         self.package = os.path.dirname(torch.__file__) + os.sep
         self.own = {}  # code object -> whether its frames are left out
-        self.exited = False
+        self.off = False
         self.reset()
 
     def reset(self):
         self.lanes, self.active, self.sent = {}, [], []
         self.asked = self.seq = self.skipped = self.nonfinite = 0
-        self.bad = {}  # seq -> Check that was not finite
-        self.judged = 0  # all up to this one have arrived
+        self.bad = {}  # seq -> Check that was not finite, the newest KEPT
+        self.forgotten = 0  # the newest one that is not kept
         self.first_inf = None
-        self.reported = False
-        self.last = None  # the last check that was finite
+        self.reported = self.started = False
 
     def install(self):
         torch = self.torch
@@ -177,12 +176,18 @@ class Checker:
 
         setattr(cls, name, counted)
 
+    def start(self):
+        """Proof that the check is on, before the first one."""
+        self.started = True
+        shim.append("nan", {"type": "start", "pid": os.getpid(), "level": self.level,
+                            "torch": str(self.torch.__version__)})
+
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def able(self):
         """Whether a check may be made here and now."""
         torch = self.torch
-        if self.capturing or self.exited or getattr(self.local, "busy", False):
+        if self.off or self.capturing or getattr(self.local, "busy", False):
             return False
         if torch._C._get_tracing_state() is not None:
             return False
@@ -191,10 +196,11 @@ class Checker:
         return peek is None or peek() is None
 
     def checkable(self, t):
+        """Whether it is an ordinary tensor with numbers behind it: a sharded parameter's memory may be given back."""
         torch = self.torch
         return (type(t) in self.plain and t.dtype in self.dtypes and t.layout is torch.strided
                 and t.device.type in ("cpu", "cuda") and t.numel() > 0 and not t.is_nested
-                and not torch._is_functional_tensor(t))
+                and not torch._is_functional_tensor(t) and not t._is_zerotensor() and t.untyped_storage().nbytes() > 0)
 
     def ask(self, t, check):
         """Checks a tensor. Returns the check's number, or 0 where there was none."""
@@ -204,6 +210,8 @@ class Checker:
         self.local.busy = True
         try:
             with self.lock, Quiet(torch):
+                if not self.started:
+                    self.start()
                 block = self._block(t)
                 if block is None:
                     self.skipped += 1
@@ -218,8 +226,11 @@ class Checker:
                     self.collect()
                 return check.seq
         except Exception as error:  # a device that failed, memory that ran out: the program finds out by itself
-            shim.notice(f"a check for NaN was left out: {error!r}"[:300])
             self.skipped += 1
+            if "CUDA" in str(error) and not isinstance(error, torch.cuda.OutOfMemoryError):
+                self.off = True  # no check can work any more
+            else:
+                shim.notice(f"a check for NaN was left out: {error!r}"[:300])
             return 0
         finally:
             self.local.busy = False
@@ -252,29 +263,25 @@ class Checker:
             lane.block = None
         self.active, self.asked = [], 0
         if blocks:
-            self.sent.append((self.seq, blocks))
+            self.sent.append(blocks)
 
     # --- judging --------------------------------------------------------------------------------------------------
 
     def collect(self):
         """Judges what has arrived, in order; returns whether nothing is on its way any more."""
         while self.sent:
-            last, blocks = self.sent[0]
+            blocks = self.sent[0]
             found = []
             for block in blocks:
                 numbers = block.result()
                 if numbers is None:
                     return False
                 found += [(c, n) for c, n in zip(block.checks, numbers) if not n - n == 0.0]
-                if block.checks and not self.bad:
-                    self.last = max((c for c, n in zip(block.checks, numbers) if n - n == 0.0 and c.what != "input"),
-                                    key=lambda c: c.seq, default=self.last)
             self.sent.pop(0)
             for block in blocks:
                 block.recycle()
             for check, number in sorted(found, key=lambda f: f[0].seq):
                 self.judge(check, NAN if number != number else INF)
-            self.judged = last
         return True
 
     def state(self, seqs):
@@ -282,7 +289,10 @@ class Checker:
         worst = FINITE
         for seq in seqs:
             known = self.bad.get(seq)
-            state = UNKNOWN if seq == 0 else known.state if known else FINITE
+            if known is not None:
+                state = known.state
+            else:
+                state = UNKNOWN if seq <= self.forgotten else FINITE
             if WORST[state] > WORST[worst]:
                 worst = state
         return worst
@@ -294,8 +304,10 @@ class Checker:
         check.made = not any(s.state == NAN or (s.state == INF and state == INF) for s in sources)
         nan_first = sorted(sources, key=lambda s: (s.state != NAN, s.deliberate, s.seq))
         check.origin = (nan_first[0].origin or nan_first[0]) if nan_first else None
-        if len(self.bad) < KEPT:
-            self.bad[check.seq] = check
+        self.bad[check.seq] = check
+        if len(self.bad) > KEPT:
+            self.forgotten = next(iter(self.bad))
+            del self.bad[self.forgotten]
         if state == INF and check.made and self.first_inf is None and not check.deliberate and check.what != "input":
             self.first_inf = check
         if state == NAN and not self.reported:
@@ -362,8 +374,10 @@ class Checker:
             if parameters in (INF, NAN):
                 said += f", a parameter was {parameters if parameters == INF else 'NaN already'}"
             text += f"; {said}" + (": it was made here" if check.made and inputs == FINITE else "")
-        elif check.what == "input" and self.last is not None and not check.inputs:
-            text += "; it was made by code between modules, before this call"
+        elif check.what == "input":
+            text += "; it was made before this call, by code that no module's output shows"
+        elif check.what == "gradient":
+            text += "; it was made in the backward pass of what uses that output"
         record["text"] = text
         return record
 
@@ -377,10 +391,10 @@ class Checker:
 
     def finish(self):
         """At exit: waits a moment for what is on its way, then says what is left to say."""
-        with self.lock:
-            if self.exited:
-                return
-            self.exited = True
+        if self.exited or not self.lock.acquire(timeout=EXIT_WAIT):
+            return
+        try:
+            self.exited = self.off = True
             try:
                 if not self.capturing:
                     self.send()
@@ -391,8 +405,14 @@ class Checker:
                 pass
             if self.first_inf is not None and not self.reported:
                 self.report("inf", self.first_inf, None)
+            if not self.started:
+                if sys.argv[:1] == ["-c"]:  # a helper of a library, which tries something out
+                    return
+                self.start()
             shim.append("nan", {"type": "exit", "pid": os.getpid(), "checks": self.seq, "skipped": self.skipped,
                                 "nonfinite": self.nonfinite, "arrived": not self.sent})
+        finally:
+            self.lock.release()
 
     # --- frames ---------------------------------------------------------------------------------------------------
 
@@ -631,6 +651,8 @@ class Operators:
         outer = self
 
         class FaultlabFiniteCheck(TorchDispatchMode):
+            supports_higher_order_operators = True  # they are passed on, and their results checked
+
             def __torch_dispatch__(self, func, types, args=(), kwargs=None):
                 kwargs = kwargs or {}
                 before = outer.before(func, args, kwargs)
@@ -642,13 +664,15 @@ class Operators:
         FaultlabFiniteCheck().__enter__()
 
     def schema(self, func):
-        """(view, writes nothing, name)"""
+        """Whether the result is a view, and whether it is not written yet."""
         known = self.schemas.get(func)
+        if known is None and not hasattr(func, "_schema"):
+            known = self.schemas[func] = (False, False)
         if known is None:
             returns = func._schema.returns
             name = func._schema.name.rpartition("::")[2]
             view = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-            known = self.schemas[func] = (view, name in EMPTY, name)
+            known = self.schemas[func] = (view, name in EMPTY)
         return known
 
     def before(self, func, args, kwargs):
@@ -689,7 +713,7 @@ class Operators:
     def after(self, func, before, result):
         try:
             given, inputs, frames, forward, node, deliberate = before
-            view, empty, name = self.schema(func)
+            view, empty = self.schema(func)
             for t in tensors(result):
                 if not self.checker.checkable(t):
                     continue

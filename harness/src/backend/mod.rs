@@ -1,5 +1,6 @@
 //! Where cases run. Only this module starts the processes of scenarios, tools and probes.
 
+pub mod attach;
 mod docker;
 mod docker_gpu;
 mod docker_run;

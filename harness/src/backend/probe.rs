@@ -14,9 +14,13 @@ use tokio::process::Command;
 
 use super::docker;
 use crate::host::{Gpu, Host, Missing, Probed, Program, Python, PythonFolders, Torch};
+use crate::recorder_env::LIBRARY;
 
 /// The hidden subcommand that asks the CUDA driver, in a process of its own.
 pub const GPU_SUBCOMMAND: &str = "__probe-gpu";
+
+/// The variable by which a user names the launch recorder's library where it is not beside faultlab; only `cli` reads it.
+pub const RECORDER_VARIABLE: &str = "FAULTLAB_RECORDER_LIBRARY";
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -97,7 +101,8 @@ pub struct GpuAnswer {
     error: Option<String>,
 }
 
-/// Asks everything at once. `faultlab` is this program (for [`GPU_SUBCOMMAND`]), `python` the interpreter to use.
+/// Asks everything at once. `faultlab` is this program (for [`GPU_SUBCOMMAND`]; the launch recorder's library lies beside
+/// it), `python` the interpreter to use.
 pub async fn probe(faultlab: &Path, python: &str) -> Host {
     let (gpus, smi, python, docker) = tokio::join!(gpus(faultlab), nvidia_smi(), ask_python(python), docker::probe());
     let mut asked = Vec::new();
@@ -110,6 +115,7 @@ pub async fn probe(faultlab: &Path, python: &str) -> Host {
     }
     let (python, torch, debugpy) = apart(python);
     programs.push(debugpy);
+    programs.push(recorder(&faultlab.with_file_name(LIBRARY)));
     Host { os: os(), gpus, driver: driver(), cuda: smi, python, torch, docker, programs }
 }
 
@@ -128,6 +134,19 @@ fn apart(answer: Probed<(Python, Option<Torch>, Option<String>)>) -> (Probed<Pyt
     };
     let purpose = "breakpoints in Python".into();
     (python, torch, Program { name: "debugpy".into(), purpose, path: None, version: debugpy })
+}
+
+/// The launch recorder's library. It is not loaded: only the driver does that, in the program to be recorded.
+pub fn recorder(path: &Path) -> Program {
+    let version = match std::fs::metadata(path) {
+        Ok(file) if file.is_file() => Ok(format!("{} bytes at {}", file.len(), path.display())),
+        _ => Err(Missing {
+            why: format!("{} is not there", path.display()),
+            mend: format!("`cargo build` puts it beside faultlab, or name it by {RECORDER_VARIABLE}"),
+        }),
+    };
+    let found = version.as_ref().ok().map(|_| path.display().to_string());
+    Program { name: "recorder".into(), purpose: "the line of an asynchronous fault".into(), path: found, version }
 }
 
 /// Asks an image what it has; see [`image_host`]. Its arguments are [`ASK_PYTHON`] and, as JSON, programs and folders.
@@ -186,6 +205,15 @@ pub(super) fn image_host(machine: &Host, answer: &str) -> Result<Host, String> {
         })
         .collect();
     programs.push(debugpy);
+    programs.push(Program {
+        name: "recorder".into(),
+        purpose: "the line of an asynchronous fault".into(),
+        path: None,
+        version: Err(Missing {
+            why: "the launch recorder's library is not mounted into containers".into(),
+            mend: "use --backend local".into(),
+        }),
+    });
     Ok(Host { os: os_of(&release), python, torch, programs, ..machine.clone() })
 }
 

@@ -52,7 +52,8 @@ pub fn stacks(captures: &Path) -> Vec<String> {
 }
 
 impl Replay {
-    /// Opens the captures of a stack; without a wish, of the stack that was recorded last.
+    /// Opens the captures of a stack; without a wish, of the one with a GPU that was recorded last: what a replay stands
+    /// in for is a GPU.
     pub fn open(captures: &Path, wanted: Option<&str>) -> Result<Self, ReplayError> {
         let names = stacks(captures);
         if let Some(wanted) = wanted
@@ -70,7 +71,8 @@ impl Replay {
             let dates = provenances.iter().map(|p| p.date);
             let (Some(first), Some(last)) = (dates.clone().min(), dates.max()) else { continue };
             let stack = provenances.swap_remove(0).stack;
-            if newest.as_ref().is_none_or(|n| n.recorded.1 < last) {
+            let rank = |stack: &Stack, last: Timestamp| (stack.gpu.is_some(), last);
+            if newest.as_ref().is_none_or(|n| rank(&n.stack, n.recorded.1) < rank(&stack, last)) {
                 newest = Some(Self { folder, stack, recorded: (first, last) });
             }
         }

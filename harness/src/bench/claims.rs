@@ -13,6 +13,8 @@ pub struct Claim {
     pub tool: &'static str,
     /// In which mode.
     pub mode: Mode,
+    /// On which program; `None`: on each.
+    pub program: Option<&'static str>,
     /// What is taken for the word in it; shown with each verdict.
     pub meaning: &'static str,
     test: Test,
@@ -26,11 +28,12 @@ enum Test {
 }
 
 /// The claims.
-pub const ALL: [Claim; 4] = [
+pub const ALL: [Claim; 7] = [
     Claim {
         says: "PyTorch's C++ log level INFO costs \"slight\" time",
         tool: "cpp-log",
         mode: Mode::Async,
+        program: None,
         meaning: "at most 1.10x",
         test: Test::TimeAtMost(1.10),
     },
@@ -38,6 +41,7 @@ pub const ALL: [Claim; 4] = [
         says: "C++ stack traces cost \"negligible\" time",
         tool: "cpp-stacktraces",
         mode: Mode::Async,
+        program: None,
         meaning: "at most 1.02x",
         test: Test::TimeAtMost(1.02),
     },
@@ -45,6 +49,7 @@ pub const ALL: [Claim; 4] = [
         says: "launch blocking slows a program down \"severely\"",
         tool: "bare",
         mode: Mode::Sync,
+        program: None,
         meaning: "at least 1.50x",
         test: Test::TimeAtLeast(1.50),
     },
@@ -52,8 +57,34 @@ pub const ALL: [Claim; 4] = [
         says: "anomaly mode is \"memory-heavy\"",
         tool: "anomaly",
         mode: Mode::Async,
+        program: None,
         meaning: "at least 1.25x host or GPU memory",
         test: Test::MemoryAtLeast(1.25),
+    },
+    // What the launch recorder is meant to cost; by program, because that is how it is said.
+    Claim {
+        says: "the launch recorder costs at most 5% where the host decides the speed",
+        tool: "recorder",
+        mode: Mode::Async,
+        program: Some("mlp"),
+        meaning: "at most 1.05x",
+        test: Test::TimeAtMost(1.05),
+    },
+    Claim {
+        says: "the launch recorder costs at most 3% where the GPU decides the speed",
+        tool: "recorder",
+        mode: Mode::Async,
+        program: Some("transformer"),
+        meaning: "at most 1.03x",
+        test: Test::TimeAtMost(1.03),
+    },
+    Claim {
+        says: "the launch recorder costs at most 2% on replays of a CUDA graph",
+        tool: "recorder",
+        mode: Mode::Async,
+        program: Some("graph-replay"),
+        meaning: "at most 1.02x",
+        test: Test::TimeAtMost(1.02),
     },
 ];
 
@@ -98,9 +129,10 @@ impl Verdict {
     }
 }
 
-/// One answer a program.
+/// One answer for each program that the claim is about.
 pub fn answers(claim: &Claim, bench: &Bench) -> Vec<Answer> {
-    bench.programs.iter().map(|program| answer(claim, bench.device, program)).collect()
+    let about = |program: &&ProgramBench| claim.program.is_none_or(|name| name == program.program);
+    bench.programs.iter().filter(about).map(|program| answer(claim, bench.device, program)).collect()
 }
 
 fn answer(claim: &Claim, device: Device, program: &ProgramBench) -> Answer {
@@ -182,6 +214,28 @@ mod tests {
         assert!(of("cpp-log", &bench).measured.contains("not part"));
         bench.device = Device::Cpu;
         assert_eq!(of("bare", &bench).verdict, None);
+    }
+
+    #[test]
+    fn a_claim_about_one_program_is_held_against_that_one() {
+        let mut bench = bench();
+        let mut recorder = bench.programs[0].rows[2].clone();
+        recorder.tool = "recorder".into();
+        bench.programs[0].rows.push(recorder);
+        let mut other = bench.programs[0].clone();
+        other.program = "transformer".into();
+        other.rows.iter_mut().filter(|r| r.tool == "recorder").for_each(|r| {
+            r.samples.iter_mut().for_each(|s| s.ms.iter_mut().for_each(|ms| *ms *= 1.04));
+        });
+        bench.programs.push(other);
+        let of = |program| {
+            let claim = ALL.iter().find(|c| c.program == Some(program)).unwrap();
+            answers(claim, &bench)
+        };
+        assert_eq!(of("mlp").len(), 1);
+        assert_eq!(of("mlp")[0].verdict, Some(Verdict::Holds));
+        assert_eq!(of("transformer")[0].verdict, Some(Verdict::Fails));
+        assert!(of("graph-replay").is_empty());
     }
 
     #[test]

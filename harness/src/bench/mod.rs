@@ -53,7 +53,7 @@ pub struct Bench {
 /// What was measured on one program.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProgramBench {
-    /// `mlp` or `transformer`.
+    /// `mlp`, `transformer` or `graph-replay`.
     pub program: String,
     /// Iterations in a window.
     pub iters: u32,

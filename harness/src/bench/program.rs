@@ -24,7 +24,7 @@ pub struct Program {
 }
 
 /// All of them.
-pub const ALL: [Program; 2] = [
+pub const ALL: [Program; 3] = [
     Program {
         name: "mlp",
         file: "mlp.py",
@@ -42,6 +42,15 @@ pub const ALL: [Program; 2] = [
         on_cpu: Some("on the CPU a toy: 2 layers of width 64"),
         iters_cuda: 25,
         iters_cpu: 10,
+    },
+    Program {
+        name: "graph-replay",
+        file: "graph_replay.py",
+        source: include_str!("graph_replay.py"),
+        about: "replay-bound: a training step of 12 linear layers of width 512, batch 256, SGD, as one CUDA graph",
+        on_cpu: Some("on the CPU a toy, without a graph: 4 layers of width 64"),
+        iters_cuda: 1500,
+        iters_cpu: 20,
     },
 ];
 

@@ -47,8 +47,10 @@ pub(super) enum Command {
     Report(ReportArgs),
     /// Turn the recorded captures into reports and compare them with their snapshots (needs no GPU)
     Test(TestArgs),
-    /// Run scenarios on this machine's GPU and keep the captures for replays and snapshots
+    /// Run scenarios on this machine's GPU (or with --device cpu) and keep the captures for replays and snapshots
     Record(RecordArgs),
+    /// Attach gdb to a running program, such as one that hangs, say what it is doing, and let it go on
+    Attach(AttachArgs),
     /// Measure what tools cost on training loops that do not fail
     Bench(BenchArgs),
     /// Build, list and remove the container images that cases run in
@@ -237,6 +239,11 @@ pub(super) struct ReportArgs {
     #[arg(value_name = "RUN-DIR")]
     pub(super) run: PathBuf,
 
+    /// In place of other reports, the C++ stacks of this run beside those of another one, such as with and without debug
+    /// information, as Markdown
+    #[arg(long, value_name = "RUN-DIR", conflicts_with = "format")]
+    pub(super) beside: Option<PathBuf>,
+
     /// terminal, json, junit, markdown or scoreboard, with `:PATH` into a file; may be given several times
     #[arg(long, default_value = "terminal", value_name = "F[:PATH]")]
     pub(super) format: Vec<Output>,
@@ -257,6 +264,15 @@ pub(super) struct RecordArgs {
     #[command(flatten)]
     pub(super) live: LiveArgs,
 
+    /// Where the tensors live
+    #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
+    pub(super) device: DeviceChoice,
+
+    /// Record in containers of this image: a variant of `faultlab images list`, or any image's name (default: on this
+    /// machine)
+    #[arg(long, value_name = "NAME[:TAG]")]
+    pub(super) image: Option<String>,
+
     /// Where captures go (default: golden/captures of the checkout)
     #[arg(long, value_name = "DIR")]
     pub(super) into: Option<PathBuf>,
@@ -264,6 +280,25 @@ pub(super) struct RecordArgs {
     /// Bytes of each output stream to keep; more is cut in the middle and marked
     #[arg(long, default_value_t = 64 << 10, value_name = "BYTES", value_parser = output_cap)]
     pub(super) output_cap: usize,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct AttachArgs {
+    /// The process
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(2..))]
+    pub(super) pid: u32,
+
+    /// gdb, if not the one that is found
+    #[arg(long, default_value = "gdb", value_name = "PATH")]
+    pub(super) gdb: String,
+
+    /// Seconds that gdb may take, most of which it reads symbols
+    #[arg(long, default_value_t = 180.0, value_name = "S", value_parser = seconds)]
+    pub(super) timeout: f64,
+
+    /// Where gdb's script and what it wrote are kept (default: a new folder below ./faultlab-runs)
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -277,8 +312,8 @@ pub(super) struct BenchArgs {
     #[arg(long, value_enum, default_value_t = ModeChoice::Async)]
     pub(super) mode: ModeChoice,
 
-    /// Training loops: mlp is launch-bound, transformer is GPU-bound
-    #[arg(long, value_delimiter = ',', default_value = "mlp,transformer", value_name = "PROGRAM")]
+    /// Training loops: mlp is launch-bound, transformer is GPU-bound, graph-replay replays a CUDA graph
+    #[arg(long, value_delimiter = ',', default_value = "mlp,transformer,graph-replay", value_name = "PROGRAM")]
     pub(super) program: Vec<String>,
 
     /// How often each is measured, interleaved
@@ -367,6 +402,10 @@ pub(super) struct ImageOptions {
     /// Platform, such as linux/arm64 (default: the engine's)
     #[arg(long, value_name = "OS/ARCH")]
     pub(super) platform: Option<String>,
+
+    /// In place of the value that image.yaml has for a build argument; may be given several times
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(super) arg: Vec<(String, String)>,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -377,6 +416,10 @@ pub(super) struct BuildImagesArgs {
 
     #[command(flatten)]
     pub(super) options: ImageOptions,
+
+    /// Only check the Dockerfile's steps up to the end of this stage; nothing gets a name
+    #[arg(long, value_name = "NAME")]
+    pub(super) stage: Option<String>,
 
     /// Build it although it is there, and every step anew
     #[arg(long)]
@@ -431,6 +474,13 @@ pub(super) struct CleanImagesArgs {
     /// Only say what would be removed
     #[arg(long)]
     pub(super) dry_run: bool,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
+        _ => Err("KEY=VALUE is wanted".into()),
+    }
 }
 
 pub(super) fn seconds(text: &str) -> Result<f64, String> {

@@ -13,9 +13,17 @@ use crate::bench::{BASELINE, Bench, ProgramBench, Trouble, report};
 use crate::case::{Device, Mode};
 use crate::tool::{self, Tool};
 
-/// What people make claims about; those that this faultlab does not have are left out.
-const USUAL: [(&str, Mode); 4] =
-    [(BASELINE, Mode::Sync), ("cpp-stacktraces", Mode::Async), ("cpp-log", Mode::Async), ("anomaly", Mode::Async)];
+/// What people make claims about, and what else tells more of an asynchronous fault than the program itself does.
+const USUAL: [(&str, Mode); 8] = [
+    (BASELINE, Mode::Sync),
+    ("recorder", Mode::Async),
+    ("coredump", Mode::Async),
+    ("op-log", Mode::Async),
+    ("profiler", Mode::Async),
+    ("cpp-stacktraces", Mode::Async),
+    ("cpp-log", Mode::Async),
+    ("anomaly", Mode::Async),
+];
 
 pub(super) async fn run(args: BenchArgs, terminal: &Terminal) -> Result<Status, CliError> {
     let contenders = contenders(&args.tool, args.mode)?;
@@ -139,6 +147,8 @@ mod tests {
         assert_eq!(chosen(&["bare.sync", "anomaly"], ModeChoice::Async), ["bare.sync", "anomaly.async"]);
         assert_eq!(chosen(&["anomaly"], ModeChoice::Both), ["anomaly.async", "anomaly.sync"]);
         assert!(chosen(&[], ModeChoice::Async).contains(&"bare.sync".to_string()));
+        // A misspelt id would be left out without a word.
+        assert_eq!(chosen(&[], ModeChoice::Async).len(), USUAL.len());
         assert!(contenders(&["no-such.sync".into()], ModeChoice::Async).is_err());
         assert!(programs(&["gpt".into()]).is_err());
     }

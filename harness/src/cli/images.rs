@@ -12,6 +12,7 @@ impl From<ImageError> for CliError {
     fn from(error: ImageError) -> Self {
         match error {
             ImageError::NoSuchVariant { .. }
+            | ImageError::NoSuchArgument { .. }
             | ImageError::File { .. }
             | ImageError::Circle(_)
             | ImageError::NotBuilt { .. } => Self::Usage(error.to_string()),
@@ -25,7 +26,7 @@ pub(super) async fn images(assets: &Assets, command: ImagesCommand, terminal: &T
         match command {
             ImagesCommand::Build(args) => {
                 let options = options(assets, args.options);
-                let options = Options { no_cache: args.no_cache, ..options };
+                let options = Options { no_cache: args.no_cache, stage: args.stage, ..options };
                 build(&options, &args.variants, args.verbose, terminal).await
             }
             ImagesCommand::List(args) => list(&options(assets, args.options), args.format, terminal).await,
@@ -53,7 +54,8 @@ fn options(assets: &Assets, args: ImageOptions) -> Options {
         proxy: args.proxy,
         ca_bundle: args.ca_bundle,
         platform: args.platform.unwrap_or_default(),
-        ..Options::new(&assets.images, locks())
+        args: args.arg.into_iter().collect(),
+        ..Options::new(&assets.images, &cache())
     }
 }
 
@@ -63,21 +65,22 @@ pub(super) async fn named(assets: &Assets, name: &str) -> Result<String, CliErro
     if !variants.iter().any(|variant| variant == name) {
         return Ok(name.to_string());
     }
-    let states = image::list(&Engine::connect().await?, &Options::new(&assets.images, locks()), &[name.into()]).await?;
+    let states =
+        image::list(&Engine::connect().await?, &Options::new(&assets.images, &cache()), &[name.into()]).await?;
     match states.into_iter().next() {
         Some(image::State { tag: Some(tag), size: Some(_), .. }) => Ok(tag),
         _ => Err(CliError::Infra(format!("the image {name} is not built: `faultlab images build {name}` builds it"))),
     }
 }
 
-/// A folder of the user's own: a lock that others may delete is none.
-fn locks() -> PathBuf {
+/// The user's own folder for what can be made anew.
+fn cache() -> PathBuf {
     let env = environment();
     let under =
         |key: &str, more: &str| env.get(key).filter(|v| v.starts_with('/')).map(|v| PathBuf::from(v).join(more));
-    under("XDG_CACHE_HOME", "faultlab/locks")
-        .or_else(|| under("HOME", ".cache/faultlab/locks"))
-        .unwrap_or_else(|| std::env::temp_dir().join("faultlab-locks"))
+    under("XDG_CACHE_HOME", "faultlab")
+        .or_else(|| under("HOME", ".cache/faultlab"))
+        .unwrap_or_else(|| std::env::temp_dir().join("faultlab-cache"))
 }
 
 async fn build(options: &Options, variants: &[String], verbose: bool, terminal: &Terminal) -> Result<Status, CliError> {

@@ -9,6 +9,7 @@
 
 mod args;
 mod args_diagnose;
+mod attach;
 mod bench;
 mod diagnose;
 mod images;
@@ -31,6 +32,7 @@ use crate::assets::{Assets, AssetsError};
 use crate::backend::{DockerError, ReplayError, probe, supervise};
 use crate::diagnose::model::Diagnosis;
 use crate::golden::GoldenError;
+use crate::host::Host;
 use crate::results::{Run, Standing};
 use crate::run::RunError;
 use crate::run_dir::RunDirError;
@@ -180,6 +182,7 @@ fn dispatch(args: Args, terminal: &Terminal) -> Result<Status, CliError> {
         Command::Report(args) => report(&args, terminal),
         Command::Test(args) => test::test(&assets()?, &args, terminal),
         Command::Record(args) => block_on(record::record(&assets()?, args, terminal)),
+        Command::Attach(args) => block_on(attach::attach(args, terminal)),
         Command::Bench(args) => block_on(bench::run(args, terminal)),
         Command::Images { command } => block_on(images::images(&assets()?, command, terminal)),
         Command::Diagnose(args) => block_on(diagnose::run(args, &here, terminal)),
@@ -211,6 +214,20 @@ fn environment() -> BTreeMap<String, String> {
 
 fn this_program() -> Result<PathBuf, CliError> {
     std::env::current_exe().map_err(|e| CliError::Infra(format!("failed to find this program: {e}")))
+}
+
+/// This machine, as an interpreter sees it. The launch recorder's library lies beside this program, unless the user says
+/// otherwise.
+async fn probed(program: &Path, python: &str) -> Host {
+    let mut host = probe::probe(program, python).await;
+    if let Some(named) = environment().remove(probe::RECORDER_VARIABLE).filter(|path| !path.is_empty()) {
+        // Cases run in other working directories.
+        let path = std::path::absolute(&named).unwrap_or_else(|_| named.into());
+        let recorder = probe::recorder(&path);
+        host.programs.retain(|program| program.name != recorder.name);
+        host.programs.push(recorder);
+    }
+    host
 }
 
 /// The named scenarios in the order given, or all of them.
@@ -281,7 +298,7 @@ fn show_scenario(assets: &Assets, args: &ShowArgs, terminal: &Terminal) -> Resul
 }
 
 async fn examine(assets: &Assets, args: &DoctorArgs, terminal: &Terminal) -> Result<Status, CliError> {
-    let host = probe::probe(&this_program()?, &args.python).await;
+    let host = probed(&this_program()?, &args.python).await;
     let captures =
         crate::backend::Replay::open(&assets.captures, None).map(|r| r.stack().to_string()).map_err(|e| e.to_string());
     let diagnosis = crate::doctor::Diagnosis::new(&host, captures);
@@ -297,6 +314,11 @@ async fn examine(assets: &Assets, args: &DoctorArgs, terminal: &Terminal) -> Res
 
 fn report(args: &ReportArgs, terminal: &Terminal) -> Result<Status, CliError> {
     let run = crate::run_dir::RunDir::open(&args.run)?.read_run()?;
+    if let Some(beside) = &args.beside {
+        let other = crate::run_dir::RunDir::open(beside)?.read_run()?;
+        terminal.print(crate::report::beside(&[&run, &other]).trim_end())?;
+        return Ok(Status::Met);
+    }
     output::write_reports(&run, &args.format, terminal)?;
     Ok(Status::of(&run))
 }

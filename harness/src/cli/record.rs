@@ -1,10 +1,11 @@
-//! `faultlab record`: a live run on a GPU, whose captures become golden ones.
+//! `faultlab record`: a live run on a GPU, or on the CPU in an image, whose captures become golden ones.
 
 use jiff::Timestamp;
 
+use super::args::DeviceChoice;
 use super::args::RecordArgs;
 use super::output::{self, Terminal};
-use super::run::{local, planned, supervised};
+use super::run::{Chosen, containers, local, planned, supervised};
 use super::{CliError, Status, environment, scenarios};
 use crate::assets::Assets;
 use crate::backend::Backend;
@@ -13,39 +14,40 @@ use crate::case::{Device, Outcome};
 use crate::golden;
 use crate::host::Host;
 use crate::report::{Output, ReportFormat};
-use crate::results::{CaseResult, Settings, Standing};
+use crate::results::{CaseResult, Standing};
 use crate::run::Request;
 use crate::run_dir::RunDir;
 
 pub(super) async fn record(assets: &Assets, args: RecordArgs, terminal: &Terminal) -> Result<Status, CliError> {
     let scenarios = scenarios(&assets.scenarios, &args.cases.ids, args.cases.all)?;
-    let local = local(&args.live).await?;
-    if let Err(missing) = &local.host().gpus {
-        return Err(CliError::Infra(format!("captures are recorded on a GPU: {missing}")));
+    let device = match args.device {
+        DeviceChoice::Cpu => Device::Cpu,
+        DeviceChoice::Auto | DeviceChoice::Cuda => Device::Cuda,
+    };
+    let chosen = match &args.image {
+        Some(image) => containers(assets, &args.live, image, device, None).await?,
+        None => Chosen {
+            backend: Backend::Local(Box::new(local(&args.live).await?)),
+            reason: "captures are recorded on this machine".into(),
+        },
+    };
+    let host = chosen.backend.host().ok_or_else(|| CliError::Infra("a replay is no recording".into()))?.clone();
+    if let (Device::Cuda, Err(missing)) = (device, &host.gpus) {
+        return Err(CliError::Infra(format!("captures are recorded on a GPU, unless with --device cpu: {missing}")));
     }
     let into = args.into.clone().unwrap_or_else(|| assets.captures.clone());
     let temporary = tempfile::Builder::new().prefix("faultlab-record-").tempdir();
     let temporary = temporary.map_err(|e| CliError::Infra(format!("failed to make a temporary folder: {e}")))?;
     let dir = RunDir::create(&temporary.path().join("run"))?;
-    let plan = planned(&scenarios, &args.cases, Device::Cuda, Some(local.host()))?;
-    let mut places = places(local.host());
+    let plan = planned(&scenarios, &args.cases, device, Some(&host))?;
+    let mut places = places(&host);
     places.push((dir.path().display().to_string(), "<RUN>"));
     places.push((assets.scenarios.display().to_string(), "<SCENARIOS>"));
-    let settings = Settings {
-        backend: "local".into(),
-        image: None,
-        backend_reason: "captures are recorded on this machine".into(),
-        device: Device::Cuda,
-        stack: local.host().stack(Device::Cuda),
-        recorded: None,
-        timeout_s: args.live.timeout,
-        output_cap: args.output_cap,
-        jobs: args.live.jobs.into(),
-    };
+    let settings = chosen.settings(device, args.live.timeout, args.output_cap, args.live.jobs);
     let request = Request {
         scenarios,
         plan,
-        backend: Backend::Local(Box::new(local)),
+        backend: chosen.backend,
         settings,
         dir: dir.clone(),
         done: Vec::new(),

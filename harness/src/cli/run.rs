@@ -9,9 +9,9 @@ use tokio::sync::watch;
 use super::args::{BackendChoice, CaseArgs, DeviceChoice, LiveArgs, RunArgs};
 use super::output::{self, Terminal};
 use super::progress::Progress;
-use super::{CliError, Status, environment, scenarios, this_program};
+use super::{CliError, Status, environment, probed, scenarios, this_program};
 use crate::assets::Assets;
-use crate::backend::{Backend, Docker, Local, Replay, probe};
+use crate::backend::{Backend, Docker, Local, Replay};
 use crate::case::Device;
 use crate::host::{Host, Stack};
 use crate::plan::{Planned, Selection, plan};
@@ -109,7 +109,7 @@ async fn resumed(assets: &Assets, dir: &Path, args: &RunArgs) -> Result<Request,
         "replay" => Backend::Replay(Replay::open(&assets.captures, Some(&run.settings.stack.slug()))?),
         "docker" => {
             let image = run.settings.image.as_deref().unwrap_or_default();
-            Backend::Docker(Box::new(docker(args, image, run.settings.device).await?))
+            Backend::Docker(Box::new(docker(&args.live, image, run.settings.device, args.memory).await?))
         }
         _ => Backend::Local(Box::new(local(&args.live).await?)),
     };
@@ -142,13 +142,13 @@ fn default_folder() -> PathBuf {
 }
 
 /// A backend and why.
-struct Chosen {
-    backend: Backend,
-    reason: String,
+pub(super) struct Chosen {
+    pub(super) backend: Backend,
+    pub(super) reason: String,
 }
 
 impl Chosen {
-    fn settings(&self, device: Device, timeout_s: f64, output_cap: usize, jobs: u16) -> Settings {
+    pub(super) fn settings(&self, device: Device, timeout_s: f64, output_cap: usize, jobs: u16) -> Settings {
         let (stack, recorded): (Stack, _) = match &self.backend {
             Backend::Replay(replay) => (replay.stack().clone(), Some(replay.recorded())),
             Backend::Local(local) => (local.host().stack(device), None),
@@ -187,9 +187,7 @@ async fn choose(assets: &Assets, args: &RunArgs, device: Device) -> Result<Chose
         (BackendChoice::Docker, _) => {
             let image = args.image.as_deref();
             let image = image.ok_or_else(|| CliError::Usage("--backend docker needs an --image".into()))?;
-            let docker = docker(args, &super::images::named(assets, image).await?, device).await?;
-            let reason = format!("asked for, with image {} ({})", docker.image(), docker.image_id());
-            Ok(Chosen { backend: Backend::Docker(Box::new(docker)), reason })
+            containers(assets, &args.live, image, device, args.memory).await
         }
         (BackendChoice::Auto, Device::Cpu) => Ok(Chosen {
             backend: Backend::Local(Box::new(local(&args.live).await?)),
@@ -221,18 +219,31 @@ pub(super) async fn local(live: &LiveArgs) -> Result<Local, CliError> {
     local_with(&live.python).await
 }
 
+/// Containers of an image that the user names.
+pub(super) async fn containers(
+    assets: &Assets,
+    live: &LiveArgs,
+    image: &str,
+    device: Device,
+    memory_mib: Option<u32>,
+) -> Result<Chosen, CliError> {
+    let docker = docker(live, &super::images::named(assets, image).await?, device, memory_mib).await?;
+    let reason = format!("asked for, with image {} ({})", docker.image(), docker.image_id());
+    Ok(Chosen { backend: Backend::Docker(Box::new(docker)), reason })
+}
+
 /// Containers of an image on this machine's engine.
-async fn docker(args: &RunArgs, image: &str, device: Device) -> Result<Docker, CliError> {
-    let python = &args.live.python;
-    let machine = probe::probe(&this_program()?, python).await;
-    let memory = args.memory.map(|mib| u64::from(mib) << 20);
+async fn docker(live: &LiveArgs, image: &str, device: Device, memory_mib: Option<u32>) -> Result<Docker, CliError> {
+    let python = &live.python;
+    let machine = probed(&this_program()?, python).await;
+    let memory = memory_mib.map(|mib| u64::from(mib) << 20);
     Ok(Docker::open(&machine, image, python, device, memory).await?)
 }
 
 /// This machine, with an interpreter.
 pub(super) async fn local_with(python: &str) -> Result<Local, CliError> {
     let program = this_program()?;
-    let host = probe::probe(&program, python).await;
+    let host = probed(&program, python).await;
     Ok(Local::new(program, host, environment()))
 }
 

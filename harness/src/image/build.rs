@@ -12,6 +12,7 @@ use super::context::{archive, files, instruction_line, tag};
 use super::engine::{Engine, words};
 use super::model::{self, Image};
 use super::serve::serve;
+use super::store::serve_store;
 use super::{ImageError, LABEL, VARIANT_LABEL};
 
 /// Lines of a failed step that its error shows.
@@ -37,10 +38,16 @@ pub struct Options {
     pub ca_bundle: Option<PathBuf>,
     /// `linux/arm64` and the like; empty is the engine's own
     pub platform: String,
+    /// Only the steps up to the end of this stage of the Dockerfile: a check, which gives no image
+    pub stage: Option<String>,
     /// Build although the image is there, without the engine's cache
     pub no_cache: bool,
+    /// Values for build arguments of the variant that is asked for, in place of those that its `image.yaml` has
+    pub args: BTreeMap<String, String>,
     /// Where locks are kept
     pub locks: PathBuf,
+    /// Where the results of compilations are kept, for variants that compile much
+    pub compiler_cache: PathBuf,
 }
 
 /// What happens during a build.
@@ -120,7 +127,10 @@ pub async fn build(
         if chain.iter().any(|image| image.id == id) {
             return Err(ImageError::Circle(id));
         }
-        let image = model::load(&options.root, &id)?;
+        let mut image = model::load(&options.root, &id)?;
+        if chain.is_empty() {
+            image.set_args(&options.args)?;
+        }
         let on_variant = known.contains(&image.base);
         // A variant as `--base` replaces the variant that is below; any other image the lowest base.
         let wanted = options.base.as_ref().filter(|b| on_variant == known.contains(b) && **b != id);
@@ -134,8 +144,11 @@ pub async fn build(
     }
     let mut base = base.unwrap_or_default();
     let mut built = None;
-    for image in chain.into_iter().rev() {
-        let one = build_one(engine, options, plan(options, image, &base)?, observe).await?;
+    let lowest_first: Vec<Image> = chain.into_iter().rev().collect();
+    let last = lowest_first.len().saturating_sub(1);
+    for (at, image) in lowest_first.into_iter().enumerate() {
+        let stage = options.stage.as_deref().filter(|_| at == last);
+        let one = build_one(engine, options, plan(options, image, &base)?, stage, observe).await?;
         base.clone_from(&one.id);
         built = Some(one);
     }
@@ -212,6 +225,7 @@ async fn build_one(
     engine: &Engine,
     options: &Options,
     plan: Plan,
+    stage: Option<&str>,
     observe: &mut (dyn FnMut(Event<'_>) + Send),
 ) -> Result<Built, ImageError> {
     let started = Instant::now();
@@ -225,12 +239,17 @@ async fn build_one(
         elapsed_s: started.elapsed().as_secs_f64(),
         size: inspected.size.unwrap_or_default(),
     };
+    if let Some(stage) = stage {
+        let id = run_steps(engine, options, &plan, stage, observe).await?;
+        let inspected = engine.find(&id).await?.unwrap_or_default();
+        return Ok(Built { tag: format!("stage {stage}"), ..built(false, inspected) });
+    }
     if !options.no_cache
         && let Some(inspected) = engine.find(&plan.tag).await?
     {
         return Ok(built(true, inspected));
     }
-    let id = run_steps(engine, options, &plan, observe).await?;
+    let id = run_steps(engine, options, &plan, "", observe).await?;
     observe(Event::Verifying(&variant));
     ask(engine, &plan.image, &id).await?;
     // It gets its name last: an image that has one is whole, and answers.
@@ -239,11 +258,12 @@ async fn build_one(
     Ok(built(false, inspected))
 }
 
-/// Has the engine go through the Dockerfile. Returns the image's content.
+/// Has the engine go through the Dockerfile, to the end of a stage if one is named. Returns the image's content.
 async fn run_steps(
     engine: &Engine,
     options: &Options,
     plan: &Plan,
+    stage: &str,
     observe: &mut (dyn FnMut(Event<'_>) + Send),
 ) -> Result<String, ImageError> {
     let variant = plan.image.id.as_str();
@@ -275,6 +295,16 @@ async fn run_steps(
     if let Some(served) = &served {
         args.insert("FAULTLAB_CA_URL", &served.url);
     }
+    let store = if plan.image.compiler_cache {
+        let folder = options.compiler_cache.join(variant);
+        let io = |source| ImageError::Io { path: folder.clone(), source };
+        Some(serve_store(&folder, variant).await.map_err(io)?)
+    } else {
+        None
+    };
+    if let Some(store) = &store {
+        args.insert("FAULTLAB_CACHE_URL", &store.url);
+    }
     let labels = HashMap::from([LABEL, (VARIANT_LABEL, variant)]);
     let query = BuildImageOptionsBuilder::default()
         .dockerfile("Dockerfile")
@@ -282,6 +312,7 @@ async fn run_steps(
         .labels(&labels)
         .networkmode("host")
         .nocache(options.no_cache)
+        .target(stage)
         .platform(&options.platform)
         .rm(true)
         .forcerm(true)
@@ -394,8 +425,11 @@ async fn state(engine: &Engine, options: &Options, id: &str, above: &mut Vec<Str
     if above.iter().any(|a| a == id) {
         return Err(ImageError::Circle(id.into()));
     }
+    let mut image = model::load(&options.root, id)?;
+    if above.is_empty() {
+        image.set_args(&options.args)?;
+    }
     above.push(id.into());
-    let image = model::load(&options.root, id)?;
     let known = model::ids(&options.root).map_err(|source| ImageError::Io { path: options.root.clone(), source })?;
     let on_variant = known.contains(&image.base);
     let wanted = options.base.as_ref().filter(|b| on_variant == known.contains(b) && **b != id);
@@ -424,8 +458,10 @@ async fn state(engine: &Engine, options: &Options, id: &str, above: &mut Vec<Str
 }
 
 impl Options {
-    /// Options that build from `root`.
-    pub fn new(root: &Path, locks: PathBuf) -> Self {
-        Self { root: root.into(), locks, ..Self::default() }
+    /// Options that build from `root`. `cache` is a folder of the user's own: a lock that others may delete is none, and
+    /// what others may write must not end up in an image.
+    pub fn new(root: &Path, cache: &Path) -> Self {
+        let (locks, compiler_cache) = (cache.join("locks"), cache.join("ccache"));
+        Self { root: root.into(), locks, compiler_cache, ..Self::default() }
     }
 }

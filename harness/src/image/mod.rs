@@ -9,6 +9,7 @@ mod context;
 mod engine;
 mod model;
 mod serve;
+mod store;
 
 use std::path::PathBuf;
 
@@ -33,6 +34,16 @@ pub enum ImageError {
         /// What was asked for
         id: String,
         /// What there is
+        known: String,
+    },
+    /// The variant has no such build argument.
+    #[error("the image `{variant}` has no build argument `{key}`: {known}")]
+    NoSuchArgument {
+        /// The variant
+        variant: String,
+        /// What was given
+        key: String,
+        /// What it has
         known: String,
     },
     /// `image.yaml` is not as it must be.

@@ -28,9 +28,12 @@ pub struct Image {
     /// Debian packages with their versions; a version that is not known stays empty
     #[serde(default)]
     pub packages: BTreeMap<String, Option<String>>,
-    /// Build arguments
+    /// Build arguments and their values, unless the user gives others
     #[serde(default)]
     pub args: BTreeMap<String, String>,
+    /// Does the build compile so much that what it compiled is to be kept for the next one?
+    #[serde(default)]
+    pub compiler_cache: bool,
     /// The lock file of Python packages, with hashes
     pub requirements: Option<String>,
     /// What the image must answer
@@ -65,6 +68,21 @@ impl Image {
             None => name.clone(),
         });
         named.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Takes the values that the user gives for build arguments. Those that the variant has not are refused.
+    pub(super) fn set_args(&mut self, given: &BTreeMap<String, String>) -> Result<(), ImageError> {
+        for (key, value) in given {
+            let Some(arg) = self.args.get_mut(key) else {
+                let known = match self.args.len() {
+                    0 => "it has none".to_string(),
+                    _ => format!("it has {}", self.args.keys().cloned().collect::<Vec<_>>().join(", ")),
+                };
+                return Err(ImageError::NoSuchArgument { variant: self.id.clone(), key: key.clone(), known });
+            };
+            arg.clone_from(value);
+        }
+        Ok(())
     }
 
     /// What may differ between two builds of the same files. Nothing of it is ever made up: a digest or a hash that
@@ -179,6 +197,17 @@ mod tests {
     }
 
     #[test]
+    fn arguments_are_those_that_the_variant_has() {
+        let mut image = read(&format!("{GOOD}args: {{ JOBS: '0', CUDA: '1' }}\n")).unwrap();
+        image.set_args(&BTreeMap::from([("JOBS".into(), "4".into())])).unwrap();
+        assert_eq!((image.args["JOBS"].as_str(), image.args["CUDA"].as_str()), ("4", "1"));
+        let error = image.set_args(&BTreeMap::from([("JOB".into(), "4".into())])).unwrap_err().to_string();
+        assert!(error.contains("`JOB`") && error.contains("CUDA, JOBS"), "{error}");
+        let error = read(GOOD).unwrap().set_args(&BTreeMap::from([("A".into(), String::new())])).unwrap_err();
+        assert!(error.to_string().contains("it has none"), "{error}");
+    }
+
+    #[test]
     fn complaints_name_the_place() {
         let unknown = read(&GOOD.replace("title: t", "titel: t")).unwrap_err();
         assert!(unknown.starts_with("images/tiny/image.yaml:2:") && unknown.contains("titel"), "{unknown}");
@@ -191,7 +220,7 @@ mod tests {
     fn the_repository_s_images_are_well_formed() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../images");
         let ids = ids(&root).unwrap();
-        assert_eq!(ids, ["cpu", "gdb", "runtime"]);
+        assert_eq!(ids, ["cpu", "debug", "gdb", "runtime"]);
         for id in ids {
             let image = load(&root, &id).unwrap();
             assert!(image.folder.join("Dockerfile").is_file(), "{id}");

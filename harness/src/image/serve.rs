@@ -11,12 +11,18 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// Serves one file on this machine's loopback until it is dropped.
+/// Serves something on this machine's loopback until it is dropped.
 #[derive(Debug)]
 pub(super) struct Served {
     /// Where it is served
     pub(super) url: String,
     task: JoinHandle<()>,
+}
+
+impl Served {
+    pub(super) fn new(url: String, work: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self { url, task: tokio::spawn(work) }
+    }
 }
 
 impl Drop for Served {
@@ -25,23 +31,27 @@ impl Drop for Served {
     }
 }
 
-/// Serves `bytes`. The address is an argument of the build: the same one each time for the same tag (if the port is
-/// free) keeps the engine's cache of steps good.
+/// A port for what `name` says. The address is an argument of the build: the same one each time for the same name (if
+/// the port is free) keeps the engine's cache of steps good.
+pub(super) async fn listen(name: &str) -> io::Result<TcpListener> {
+    let wish = name.bytes().fold(0u16, |sum, byte| sum.wrapping_mul(31).wrapping_add(u16::from(byte)));
+    match TcpListener::bind(("127.0.0.1", 20_000 + wish % 12_000)).await {
+        Ok(listener) => Ok(listener),
+        Err(_) => TcpListener::bind(("127.0.0.1", 0)).await,
+    }
+}
+
+/// Serves `bytes`.
 pub(super) async fn serve(bytes: Vec<u8>, tag: &str) -> io::Result<Served> {
-    let wish = tag.bytes().fold(0u16, |sum, byte| sum.wrapping_mul(31).wrapping_add(u16::from(byte)));
-    let listener = match TcpListener::bind(("127.0.0.1", 20_000 + wish % 12_000)).await {
-        Ok(listener) => listener,
-        Err(_) => TcpListener::bind(("127.0.0.1", 0)).await?,
-    };
+    let listener = listen(tag).await?;
     let url = format!("http://{}/ca.pem", listener.local_addr()?);
     let bytes = Bytes::from(bytes);
-    let task = tokio::spawn(async move {
+    Ok(Served::new(url, async move {
         while let Ok((stream, _)) = listener.accept().await {
             // One reader after the other would let a silent one block the rest.
             tokio::spawn(answer(stream, bytes.clone()));
         }
-    });
-    Ok(Served { url, task })
+    }))
 }
 
 async fn answer(mut stream: TcpStream, bytes: Bytes) {

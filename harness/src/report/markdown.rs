@@ -92,7 +92,7 @@ fn row(out: &mut String, case: &CaseResult) {
 }
 
 /// Text that must not be read as markup.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     harmless(text).chars().fold(String::new(), |mut escaped, c| {
         if matches!(c, '\\' | '`' | '*' | '_' | '<' | '>' | '|' | '[' | ']' | '#') {
             escaped.push('\\');

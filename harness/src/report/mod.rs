@@ -1,5 +1,7 @@
 //! Reports: each format is one file over the one [`Run`] model, and a function of it alone.
 
+mod attached;
+mod beside;
 mod json;
 mod junit;
 mod markdown;
@@ -9,6 +11,9 @@ mod terminal;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+
+pub(crate) use attached::render as attached;
+pub use beside::render as beside;
 
 use crate::results::Run;
 

@@ -13,9 +13,9 @@ use crate::finding::FindingKind;
 use crate::results::{CaseResult, Run, ScenarioView, Standing};
 use crate::scenario::Place;
 
-const BOLD: Style = Style::new().bold();
+pub(super) const BOLD: Style = Style::new().bold();
 const DIM: Style = Style::new().dimmed();
-const GOOD: Style = AnsiColor::Green.on_default();
+pub(super) const GOOD: Style = AnsiColor::Green.on_default();
 const BAD: Style = AnsiColor::Red.on_default();
 const NOTICE: Style = AnsiColor::Yellow.on_default().bold();
 
@@ -239,7 +239,7 @@ fn beside(out: &mut String, left: &[String], right: &[String], half: usize) {
 }
 
 /// Source lines around a line, numbered, without the indentation that all of them share, each cut to the width.
-fn code_frame(source: &str, line: u32, style: Style, width: usize) -> Vec<String> {
+pub(super) fn code_frame(source: &str, line: u32, style: Style, width: usize) -> Vec<String> {
     let first = line.saturating_sub(CONTEXT).max(1);
     let shown: Vec<(u32, String)> = (1u32..)
         .zip(source.lines())
@@ -315,7 +315,7 @@ fn summary(out: &mut String, run: &Run, width: usize) {
     }
 }
 
-fn wrapped(out: &mut String, style: Style, text: &str, indent: &str, width: usize) {
+pub(super) fn wrapped(out: &mut String, style: Style, text: &str, indent: &str, width: usize) {
     // Line ends of a scenario's text are those of its file, not of this terminal.
     let text = harmless(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     let options = textwrap::Options::new(width).initial_indent(indent).subsequent_indent(indent);
@@ -325,7 +325,7 @@ fn wrapped(out: &mut String, style: Style, text: &str, indent: &str, width: usiz
 }
 
 /// At most `width` columns, with a mark where something was cut off.
-fn cut(text: &str, width: usize) -> String {
+pub(super) fn cut(text: &str, width: usize) -> String {
     let text = harmless(text);
     if text.width() <= width {
         return text;

@@ -5,9 +5,12 @@
 //!
 //! ```text
 //! {"kind": "started", "gdb": "13.1", "py_bt": true}
-//! {"kind": "throw", "thread": 1, "native": [{"symbol": "__cxa_throw", "module": "/lib/x86_64-linux-gnu/libstdc++.so.6", "source": null}, {"symbol": "c10::detail::torchCheckFail(char const*, char const*, unsigned int, …)", "module": "<PACKAGES>/torch/lib/libc10.so", "source": null}, {"symbol": "at::meta::structured_addmm::meta(…)", …}, …], "python": [{"file": "<SCENARIOS>/shape-mismatch/train_digits.py", "line": 53, "function": "<module>"}, …], "python_by": "py-bt", "exception": "c10::Error", "count": 1}
+//! {"kind": "throw", "thread": 1, "raised": {"symbol": "at::meta::structured_addmm::meta(…)", "source": "/usr/src/pytorch/aten/src/ATen/native/LinearAlgebra.cpp:191", "text": "ADDMM_META();", "variables": [{"name": "mat1", "type": "const at::Tensor &", "value": "Tensor[64, 800]"}, …]}, "native": [{"symbol": "__cxa_throw", "module": "/lib/x86_64-linux-gnu/libstdc++.so.6", "source": null}, {"symbol": "c10::detail::torchCheckFail(char const*, char const*, unsigned int, …)", "module": "<PACKAGES>/torch/lib/libc10.so", "source": null}, {"symbol": "at::meta::structured_addmm::meta(…)", …}, …], "python": [{"file": "<SCENARIOS>/shape-mismatch/train_digits.py", "line": 53, "function": "<module>"}, …], "python_by": "py-bt", "exception": "c10::Error", "count": 1}
 //! {"kind": "ended", "code": 1, "throws": 1}
 //! ```
+//!
+//! `raised` is the first frame that is not of the machinery that carries a throw out. Its line and its variables are
+//! known where PyTorch was built with debug information (the image `debug`); the line's text, where its source is there.
 //!
 //! The Python stack comes from libpython's support for gdb (`py-bt`) where that is installed, else from a call of
 //! `_Py_DumpTraceback` in the stopped program. gdb 13 cannot call functions on processors with AMX registers
@@ -58,8 +61,10 @@ impl Tool for Gdb {
         command.argv = argv;
         // No questions to symbol servers.
         command.env.insert("DEBUGINFOD_URLS".into(), String::new());
-        command.files.push(WorkFile { name: SCRIPT, text: include_str!("scripts/gdb_throw.py") });
+        command.files.push(script());
         command.collect.push(Collect { name: LOG, cap: LOG_CAP });
+        // What gdb was told, beside what it said: a capture can be made again by hand.
+        command.collect.push(Collect { name: SCRIPT, cap: LOG_CAP });
         command
     }
 
@@ -103,12 +108,62 @@ impl Tool for Gdb {
     }
 }
 
+/// The script, for whoever starts gdb without a case.
+pub(crate) fn script() -> WorkFile {
+    WorkFile { name: SCRIPT, text: include_str!("scripts/gdb_throw.py") }
+}
+
+/// What a running program was found to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Attached {
+    /// gdb's version.
+    pub(crate) gdb: String,
+    /// The script came to its end.
+    pub(crate) complete: bool,
+    /// Its threads, the main one first.
+    pub(crate) threads: Vec<Thread>,
+}
+
+/// A thread of a running program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Thread {
+    /// gdb's number.
+    pub(crate) number: u32,
+    /// The system's name for it.
+    pub(crate) name: String,
+    /// Where it is. No frame is one of the program's own: which are, is for the reader to say.
+    pub(crate) location: Location,
+}
+
+/// Reads what [`script`] writes about a program that it was attached to; `None` where it was not.
+pub(crate) fn attached(log: &[u8]) -> Option<Attached> {
+    let mut found: Option<Attached> = None;
+    for (line, _) in text::lines(log) {
+        let Ok(record) = serde_json::from_slice::<Record>(line) else { continue };
+        match (record.kind.as_str(), &mut found) {
+            ("started", _) => found = Some(Attached { gdb: record.gdb, complete: false, threads: Vec::new() }),
+            ("attached", Some(found)) => {
+                let (number, name) = (record.thread.unwrap_or_default(), record.name.clone().unwrap_or_default());
+                found.threads.push(Thread { number, name, location: record.location("") });
+            }
+            ("ended", Some(found)) => found.complete = true,
+            _ => {}
+        }
+    }
+    let mut found = found?;
+    found.threads.reverse();
+    Some(found)
+}
+
 /// A line of the log. Of each kind only some fields are there.
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 struct Record {
     kind: String,
     gdb: String,
+    thread: Option<u32>,
+    name: Option<String>,
+    raised: Option<Raised>,
     exception: Option<String>,
     signal: Option<String>,
     native: Vec<Native>,
@@ -117,7 +172,7 @@ struct Record {
 }
 
 impl Record {
-    fn finding(self, kind: FindingKind, root: &str, evidence: Evidence) -> Finding {
+    fn location(self, root: &str) -> Location {
         let frames = self.python.into_iter().map(|f| PythonFrame {
             own: common::own(root, &f.file),
             file: f.file,
@@ -127,14 +182,44 @@ impl Record {
         });
         let native =
             self.native.into_iter().map(|f| NativeFrame { symbol: f.symbol, module: f.module, source: f.source });
-        let location = Location { python: frames.collect(), native: native.collect(), ..Location::default() };
-        let message = match (&self.exception, &self.signal) {
+        let variables = self.raised.into_iter().flat_map(|raised| raised.variables);
+        Location {
+            python: frames.collect(),
+            native: native.collect(),
+            values: variables.map(|v| format!("{} = {}", v.name, v.value)).collect(),
+            ..Location::default()
+        }
+    }
+
+    fn finding(self, kind: FindingKind, root: &str, evidence: Evidence) -> Finding {
+        let mut message = match (&self.exception, &self.signal) {
             (_, Some(signal)) => format!("stopped by {signal}"),
             (Some(exception), None) => format!("the last C++ exception thrown is a {exception}"),
             (None, None) => "the last C++ exception thrown".into(),
         };
-        Finding { kind, error_type: self.exception, message, location, evidence }
+        if let Some(Raised { source: Some(source), text, .. }) = &self.raised {
+            message += &format!(", raised at {source}");
+            if let Some(text) = text {
+                message += &format!(": {text}");
+            }
+        }
+        Finding { kind, error_type: self.exception.clone(), message, location: self.location(root), evidence }
     }
+}
+
+/// The frame that raised.
+#[derive(Clone, Default, Deserialize)]
+#[serde(default)]
+struct Raised {
+    source: Option<String>,
+    text: Option<String>,
+    variables: Vec<Variable>,
+}
+
+#[derive(Clone, Deserialize)]
+struct Variable {
+    name: String,
+    value: String,
 }
 
 #[derive(Clone, Deserialize)]
@@ -240,6 +325,38 @@ IndexError: Target 10 is out of bounds.
     }
 
     #[test]
+    fn the_line_that_raised_and_its_variables_are_said() {
+        let raised = r#""exception": "c10::IndexError", "raised": {"symbol": "f", "source": "/src/LossNLL.cpp:242", "text": "TORCH_CHECK_INDEX(", "variables": [{"name": "cur_target", "type": "int64_t", "value": "10"}, {"name": "grad", "type": "const at::Tensor &", "value": "Tensor[64, 10]"}]}"#;
+        let log = SHAPE.replace("\"exception\": \"c10::Error\"", raised);
+        let finding = &Gdb.parse(&capture(&log, b""))[0];
+        let message =
+            "the last C++ exception thrown is a c10::IndexError, raised at /src/LossNLL.cpp:242: TORCH_CHECK_INDEX(";
+        assert_eq!(finding.message, message);
+        assert_eq!(finding.location.values, ["cur_target = 10", "grad = Tensor[64, 10]"]);
+    }
+
+    #[test]
+    fn every_thread_of_a_running_program_is_read_the_main_one_first() {
+        let thread = |number: u32, python: &str| {
+            format!(
+                r#"{{"kind": "attached", "thread": {number}, "name": "python3", "native": [{{"symbol": "read", "module": "/lib/libc.so.6", "source": null}}], "python": [{python}], "python_by": null}}"#
+            )
+        };
+        let frame = r#"{"file": "/p/hang.py", "line": 7, "function": "wait"}"#;
+        let log = format!(
+            "{{\"kind\": \"started\", \"gdb\": \"16.3\"}}\n{}\n{}\n{{\"kind\": \"ended\", \"throws\": 0}}\n",
+            thread(2, ""),
+            thread(1, frame)
+        );
+        let found = attached(log.as_bytes()).unwrap();
+        assert!(found.complete);
+        assert_eq!(found.threads.iter().map(|t| t.number).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(found.threads[0].location.python[0].line, 7);
+        assert_eq!(found.threads[1].location.native[0].symbol, "read");
+        assert_eq!(attached(b"Could not attach to process.\n"), None);
+    }
+
+    #[test]
     fn a_throw_of_the_interpreters_end_is_not_the_last_word() {
         let (log, ended) = SHAPE.split_once("{\"kind\": \"ended\"").unwrap();
         let late = LABEL.lines().nth(1).unwrap();
@@ -268,6 +385,7 @@ IndexError: Target 10 is out of bounds.
             capture.files.insert(LOG.into(), log);
             let findings = Gdb.parse(&capture);
             Gdb.activity(&capture, &findings);
+            attached(capture.files.get(LOG).unwrap());
         }
     }
 }

@@ -239,6 +239,7 @@ pub(crate) fn wait_for(what: &str, mut come: impl FnMut() -> bool) {
 pub(crate) fn require(need: &str) -> bool {
     let found = match need {
         "python" => Command::new("python3").arg("--version").output().is_ok_and(|o| o.status.success()),
+        "gdb" => Command::new("gdb").arg("--version").output().is_ok_and(|o| o.status.success()),
         "docker" => Command::new("docker").arg("info").output().is_ok_and(|o| o.status.success()),
         other => panic!("there is no check for {other}"),
     };

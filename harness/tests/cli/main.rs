@@ -3,6 +3,7 @@
 //! Tests that run programs need `python3`. Where it is missing they say so and pass, unless the environment variable
 //! `FAULTLAB_REQUIRE` contains `python`.
 
+mod attach;
 mod bad_scenarios;
 mod docker;
 mod fixture;

@@ -1,7 +1,7 @@
 """For gdb: what stood on the C++ and the Python stack whenever C++ code threw, into gdb.jsonl in the working folder.
 
     gdb -batch -nx -x gdb_throw.py --args python program.py     every throw, and how the program ended
-    gdb -batch -nx -p PID -x gdb_throw.py                       what a running program is doing now
+    gdb -batch -nx -p PID -x gdb_throw.py                       what each thread of a running program is doing now
 
 A library may throw and catch for reasons of its own, so of a program that failed the last throw is of interest.
 """
@@ -12,6 +12,10 @@ import sys
 
 DEPTH = 40
 LIMIT = 500  # throws that are looked at; a program that throws more often runs on unwatched
+VARIABLES = 24  # of a frame
+VALUE = 160  # characters of a value
+# Functions that only carry out a throw. The frame that called the first of them is the one that raised.
+CARRIERS = ("__cxa_throw", "c10::detail::", "c10::Error", "c10::ThrowOn", "std::__throw_", "torch::PyTypeError")
 OUT = os.path.abspath("gdb.jsonl")
 STACK = os.path.abspath("gdb.python-stack")
 
@@ -28,14 +32,95 @@ def quietly(function, *arguments):
         return None
 
 
+def module(frame):
+    """The file that the frame's code is from."""
+    return quietly(lambda: gdb.solib_name(frame.pc()))
+
+
+def tensor(value):
+    """at::Tensor([64, 800]): what gdb would print is a pointer. Needs c10's types."""
+    implementation = value["impl_"]["target_"].dereference()
+    sizes = implementation["sizes_and_strides_"]
+    count = int(sizes["size_"])
+    if not 0 <= count <= 64:
+        raise ValueError("not a tensor yet")
+    # Up to five dimensions lie in the object itself, as sizes and then strides.
+    at = sizes["inlineStorage_"] if count <= 5 else sizes["outOfLineStorage_"]
+    return f"Tensor{[int(at[i]) for i in range(count)]}"
+
+
+def shown(value):
+    """A value on one short line."""
+    plain = value.type.strip_typedefs()
+    if plain.code in (gdb.TYPE_CODE_REF, gdb.TYPE_CODE_RVALUE_REF):
+        value = value.referenced_value()
+        plain = value.type.strip_typedefs()
+    if plain.unqualified().name in ("at::Tensor", "at::TensorBase"):
+        said = quietly(tensor, value)
+        if said:
+            return said
+    text = value.format_string(max_elements=8, max_depth=2, raw=False, symbols=False)
+    text = " ".join(text.split())
+    return text if len(text) <= VALUE else text[:VALUE] + "…"
+
+
+def variables(frame, line):
+    """The arguments and the variables that are declared above the line: the others are not set yet."""
+    found, names = [], set()
+    block = quietly(frame.block)
+    while block is not None:
+        for symbol in block:
+            ours = (symbol.is_argument or symbol.is_variable) and symbol.name not in names
+            if not ours or len(found) >= VARIABLES or not (symbol.is_argument or symbol.line < line):
+                continue
+            names.add(symbol.name)
+            value = quietly(lambda: shown(symbol.value(frame)))
+            if value is not None:
+                found.append({"name": symbol.name, "type": str(symbol.type), "value": value})
+        if block.function is not None:
+            break
+        block = block.superblock
+    return found
+
+
+def source_line(place):
+    """The text of the line, where the source is there."""
+    text = quietly(lambda: gdb.execute(f"list {place.line},{place.line}", to_string=True)) or ""
+    number, _, text = text.strip().partition("\t")
+    return text.strip() if number == str(place.line) and text else None
+
+
+def raised():
+    """The frame that raised: its function, line, the line's text and its variables, as far as gdb is told of them."""
+    frame, carried = quietly(gdb.newest_frame), False
+    while frame is not None:
+        name = quietly(frame.name) or ""
+        if not name.startswith(CARRIERS):
+            break
+        carried, frame = True, quietly(frame.older)
+    if frame is None or not carried:
+        return None
+    place = quietly(frame.find_sal)
+    known = place is not None and place.symtab is not None and place.line > 0
+    found = {"symbol": quietly(frame.name) or "??", "source": None, "text": None, "variables": []}
+    if known:
+        selected = quietly(gdb.selected_frame)
+        quietly(frame.select)
+        found["source"] = f"{place.symtab.filename}:{place.line}"
+        found["text"] = source_line(place)
+        found["variables"] = quietly(variables, frame, place.line) or []
+        if selected is not None:
+            quietly(selected.select)
+    return found
+
+
 def native():
     """Innermost first."""
     found, frame = [], quietly(gdb.newest_frame)
     while frame is not None and len(found) < DEPTH:
         place = quietly(frame.find_sal)
         source = f"{place.symtab.filename}:{place.line}" if place is not None and place.symtab else None
-        module = quietly(gdb.solib_name, frame.pc())
-        found.append({"symbol": quietly(frame.name) or "??", "module": module, "source": source})
+        found.append({"symbol": quietly(frame.name) or "??", "module": module(frame), "source": source})
         frame = quietly(frame.older)
     return found
 
@@ -144,7 +229,8 @@ def run():
             if count == 1:
                 support()
             # At the breakpoint the arguments are still in their registers.
-            snapshot("throw", exception=thrown(), count=count)
+            exception = thrown()
+            snapshot("throw", exception=exception, raised=quietly(raised), count=count)
         else:
             gdb.execute("delete", to_string=True)
     write(kind="ended", code=ended.get("code"), throws=count)
@@ -152,10 +238,20 @@ def run():
     gdb.execute(f"quit {1 if code is None else int(code)}")
 
 
+def attached():
+    """Each thread; the main one last, because a reader takes the last word for the answer."""
+    write(kind="started", gdb=gdb.VERSION, py_bt=bool(quietly(lambda: gdb.execute("help py-bt", to_string=True))))
+    threads = sorted(gdb.selected_inferior().threads(), key=lambda thread: thread.num, reverse=True)
+    for thread in threads[-LIMIT:]:
+        if quietly(lambda: thread.switch() or True):
+            snapshot("attached", name=thread.name)
+    write(kind="ended", code=None, throws=0)
+    gdb.execute("detach")
+
+
 settings()
 if gdb.selected_inferior().pid:
     support()
-    snapshot("attached")
-    gdb.execute("detach")
+    attached()
 else:
     run()
