@@ -22,9 +22,8 @@ fn python() -> String {
 
 /// Is there a torch, of at least 2.`minor`? Says so if not.
 fn torch(minor: u32) -> bool {
-    let check = format!(
-        "import sys, torch; sys.exit(tuple(int(n) for n in torch.__version__.split('.')[:2]) < (2, {minor}))"
-    );
+    let check =
+        format!("import sys, torch; sys.exit(tuple(int(n) for n in torch.__version__.split('.')[:2]) < (2, {minor}))");
     let found = Command::new(python()).args(["-c", &check]).output().is_ok_and(|o| o.status.success());
     if !found {
         eprintln!("left out: {} has no torch 2.{minor} or later (set FAULTLAB_TEST_PYTHON)", python());
@@ -149,7 +148,10 @@ fn a_broken_sitecustomize_of_the_user_is_passed_over() -> Test {
 #[test]
 fn without_a_folder_nothing_is_started() -> Test {
     let bench = Bench::new()?;
-    bench.write("main.py", "import sys\nprint([type(f).__name__ for f in sys.meta_path if 'After' in type(f).__name__])\n")?;
+    bench.write(
+        "main.py",
+        "import sys\nprint([type(f).__name__ for f in sys.meta_path if 'After' in type(f).__name__])\n",
+    )?;
     let output = bench.run(true, &[("FAULTLAB_RECORDER_DIR", ""), ("FAULTLAB_RECORDER_NAN", "1")])?;
     succeeded(&output)?;
     assert_eq!(text(&output.stdout), "[]\n");
