@@ -8,4 +8,4 @@ import fakecuda as cuda
 cuda.launch("scale")
 cuda.launch("fault_illegal", microseconds=1000)  # FAULT
 time.sleep(0.01)
-os.abort()
+os.abort()  # SURFACE
