@@ -103,6 +103,58 @@ fn gdbs_script_follows_a_program_to_its_end() {
     }
 }
 
+/// Throws through a function that only carries the throw out, as PyTorch does.
+const RAISE: &str = r#"
+#include <stdexcept>
+#include <vector>
+namespace c10::detail {
+[[noreturn]] void torchCheckFail(const char *message) { throw std::out_of_range(message); }
+}
+void look_up(const std::vector<long> &targets, long classes) {
+  for (long target : targets) {
+    if (target >= classes)
+      c10::detail::torchCheckFail("target out of bounds");
+    long later = 5;
+    (void)later;
+  }
+}
+int main() {
+  try { look_up({1, 2, 10}, 10); } catch (const std::exception &) { return 4; }
+}
+"#;
+
+#[test]
+fn gdbs_script_tells_the_line_that_raised_and_its_variables() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), &[("gdb_throw.py", include_str!("../src/tool/scripts/gdb_throw.py")), ("raise.cpp", RAISE)]);
+    let compile = ["c++", "-std=c++17", "-O0", "-g", "raise.cpp", "-o", "raise"];
+    if run(folder.path(), &compile, &[]).is_none_or(|output| !output.status.success()) {
+        eprintln!("skipped: there is no C++ compiler");
+        return;
+    }
+    let argv = ["gdb", "-batch", "-nx", "-x", "gdb_throw.py", "--args", "./raise"];
+    let (Some(output), Ok(log)) =
+        (run(folder.path(), &argv, &[("DEBUGINFOD_URLS", "")]), std::fs::read(folder.path().join("gdb.jsonl")))
+    else {
+        eprintln!("skipped: there is no gdb, it has no Python, or may not trace");
+        return;
+    };
+    let records = json_lines(&log);
+    assert_eq!(kinds(&records), ["started", "throw", "ended"], "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(4));
+    let throw = &records[1];
+    assert_eq!(throw["exception"], "std::out_of_range");
+    let raised = &throw["raised"];
+    assert_eq!((raised["symbol"].as_str(), raised["source"].as_str()), (Some("look_up"), Some("raise.cpp:10")));
+    assert!(raised["text"].as_str().is_some_and(|text| text.starts_with("c10::detail::torchCheckFail(")), "{raised}");
+    let variables = raised["variables"].as_array().unwrap();
+    let value = |name: &str| variables.iter().find(|v| v["name"] == name).map(|v| v["value"].as_str().unwrap());
+    assert_eq!((value("target"), value("classes")), (Some("10"), Some("10")));
+    assert!(value("targets").is_some());
+    // It is declared below the line: what is in its place is not its value.
+    assert_eq!(value("later"), None);
+}
+
 /// An nsys whose importer may not start, as the one inside Nsight Compute.
 const NSYS: &str = r#"#!/bin/sh
 case "$1" in

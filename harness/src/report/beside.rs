@@ -159,10 +159,10 @@ mod tests {
             (
                 Some("/usr/src/pytorch/build/aten/src/ATen/Operators_0.cpp:9"),
                 None,
-                "build/aten/src/ATen/Operators_0.cpp:9",
+                r"build/aten/src/ATen/Operators\_0.cpp:9",
             ),
             (Some("../Python/ceval.c:1"), Some("/usr/bin/python3"), "../Python/ceval.c:1"),
-            (None, Some("/lib/libtorch_cpu.so.2.6"), "(libtorch_cpu.so.2.6)"),
+            (None, Some("/lib/libtorch_cpu.so.2.6"), r"(libtorch\_cpu.so.2.6)"),
             (None, None, "(unknown)"),
         ] {
             assert_eq!(place(&frame(source, module)), text);

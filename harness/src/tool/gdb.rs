@@ -356,6 +356,21 @@ IndexError: Target 10 is out of bounds.
         assert_eq!(attached(b"Could not attach to process.\n"), None);
     }
 
+    /// gdb 16.3 in the image `gdb`, attached to the first worker of `docs/tools/gdb/collective.py`.
+    #[test]
+    fn a_blocked_collective_is_read_from_real_output() {
+        let found = attached(include_bytes!("samples/gdb_attached_collective.jsonl")).unwrap();
+        assert_eq!((found.gdb.as_str(), found.complete, found.threads.len()), ("16.3", true, 4));
+        let main = &found.threads[0];
+        assert_eq!((main.number, main.name.as_str()), (1, "python3-dbg"));
+        let own: Vec<_> = main.location.python.iter().filter(|f| f.file == "/prog/collective.py").collect();
+        assert_eq!(own.iter().map(|f| (f.line, f.function.as_str())).collect::<Vec<_>>(), [(16, "train")]);
+        assert_eq!(main.location.python.last().map(|f| f.function.as_str()), Some("all_reduce"));
+        let waits = main.location.native.iter().position(|f| f.symbol.starts_with("c10d::Work::wait("));
+        assert_eq!(waits, Some(4));
+        assert!(found.threads[1..].iter().all(|thread| thread.location.python.is_empty()));
+    }
+
     #[test]
     fn a_throw_of_the_interpreters_end_is_not_the_last_word() {
         let (log, ended) = SHAPE.split_once("{\"kind\": \"ended\"").unwrap();

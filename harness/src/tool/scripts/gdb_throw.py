@@ -130,7 +130,8 @@ def thrown():
     for register in ("$rsi", "$x1"):
         said = quietly(lambda: gdb.execute(f"info symbol {register}", to_string=True)) or ""
         if said.startswith("typeinfo for "):
-            return said[len("typeinfo for "):].split(" in section ")[0].split(" + ")[0].strip()
+            name = said[len("typeinfo for "):].split(" in section ")[0].split(" + ")[0].strip()
+            return name.split("@")[0]  # without the version of a library's symbol
     return None
 
 
