@@ -25,6 +25,7 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use faultlab_recorder::format::{self, Confidence, Fault, Frame, Hang, Launch, Record};
 
@@ -34,7 +35,7 @@ use crate::case::{Device, Mode};
 use crate::finding::{DeviceLine, Evidence, Finding, FindingKind, Kernel, Location, NativeFrame, PythonFrame};
 use crate::host::Need;
 use crate::parse::{self, DeviceAssertion};
-use crate::recorder_env::{Markers, RecorderSettings, recorder_env};
+use crate::recorder_env::{Markers, RecorderSettings, recorder_env, shim_files};
 
 const REPORT: &str = "recorder.jsonl";
 
@@ -45,7 +46,14 @@ const COLLECT: &str = "for f in recorder.*.jsonl; do [ -e \"$f\" ] && cat \"$f\"
 const HANG_S: f64 = 5.0;
 
 /// The recorder's Python side, as files of the working directory below `shim/`.
-static SHIM: &[WorkFile] = &[];
+static SHIM: LazyLock<Vec<WorkFile>> = LazyLock::new(|| {
+    let text = |bytes: &'static [u8]| std::str::from_utf8(bytes).ok();
+    let file = |(path, bytes): (&'static Path, &'static [u8])| {
+        let name: &'static str = Box::leak(format!("shim/{}", path.display()).into_boxed_str());
+        Some(WorkFile { name, text: text(bytes)? })
+    };
+    shim_files().filter_map(file).collect()
+});
 
 /// Findings of each sort: every process may report, and every launch of a process may be a candidate.
 const MOST: usize = 16;
@@ -86,7 +94,7 @@ impl Tool for Recorder {
         });
         command.env.extend(env.set);
         command.prepend.extend(env.prepend);
-        command.files.extend_from_slice(SHIM);
+        command.files.extend_from_slice(&SHIM);
         let argv = ["sh", "-c", COLLECT].map(String::from).into();
         command.after.push(After { output: REPORT, argv, only_if: None });
         command
