@@ -140,7 +140,8 @@ impl RecorderEnv {
                     let value = serde_json::Value::from(value);
                     format!("- name: {key}\n  value: {value}\n")
                 })
-                .collect(),
+                .collect::<Vec<String>>()
+                .concat(),
         }
     }
 

@@ -22,7 +22,7 @@ pub(super) struct DiagnoseArgs {
     #[arg(long, default_value_t = 60.0, value_name = "S", value_parser = seconds)]
     pub(super) hang: f64,
 
-    /// The launch recorder's library (default: libfaultlab_recorder.so beside this program)
+    /// The launch recorder's library (default: `libfaultlab_recorder.so` beside this program)
     #[arg(long, env = "FAULTLAB_RECORDER", value_name = "PATH")]
     pub(super) recorder: Option<PathBuf>,
 
@@ -52,6 +52,7 @@ pub(super) struct DiagnoseArgs {
 }
 
 #[derive(Debug, ClapArgs)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line, and at most one is given")]
 pub(super) struct RecordEnvArgs {
     /// Lines for a POSIX shell (the default): eval "$(faultlab record-env)"
     #[arg(long, group = "form")]
@@ -73,7 +74,7 @@ pub(super) struct RecordEnvArgs {
     #[arg(long, default_value = "faultlab-records", value_name = "DIR")]
     pub(super) dir: PathBuf,
 
-    /// A folder that has libfaultlab_recorder.so and shim/ where the job runs, if that is another place than here
+    /// A folder that has `libfaultlab_recorder.so` and shim/ where the job runs, if that is another place than here
     #[arg(long, value_name = "DIR")]
     pub(super) at: Option<PathBuf>,
 

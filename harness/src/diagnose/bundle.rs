@@ -31,10 +31,12 @@ impl Form {
     /// By the file's name.
     pub fn of(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_string_lossy().to_lowercase();
-        if name.ends_with(".tar.gz") || name.ends_with(".tgz") {
-            return Some(Self::Gzip);
+        let ends = |end: &str| name.ends_with(end);
+        match () {
+            () if ends(".tar.gz") || ends(".tgz") => Some(Self::Gzip),
+            () if ends(".tar") => Some(Self::Plain),
+            () => None,
         }
-        name.ends_with(".tar").then_some(Self::Plain)
     }
 }
 

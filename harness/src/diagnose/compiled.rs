@@ -33,7 +33,7 @@ struct Source {
 
 /// Is this the name of such a file?
 pub fn is_kernel_file(name: &str) -> bool {
-    name.starts_with("kernels.") && name.ends_with(".jsonl")
+    name.strip_prefix("kernels.").is_some_and(|rest| rest.strip_suffix(".jsonl").is_some())
 }
 
 /// Joins every launch that was reported. A kernel that a worker compiled is in the worker's file, so all are looked at.

@@ -30,6 +30,19 @@ pub enum StepId {
 }
 
 impl StepId {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Recorder,
+        Self::Every,
+        Self::Coredump,
+        Self::Blocking,
+        Self::Memcheck,
+        Self::Guard,
+        Self::Anomaly,
+        Self::Isolate,
+        Self::Faulthandler,
+    ];
+
     /// The name in reports.
     pub fn id(self) -> &'static str {
         match self {

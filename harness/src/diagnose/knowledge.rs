@@ -1,5 +1,7 @@
 //! What is known after each run, and how a run adds to it. Pure.
 
+use std::fmt::Write as _;
+
 use faultlab_recorder::format::{self, Fault};
 
 use super::classify::{classify, first_line};
@@ -316,7 +318,7 @@ impl Knowledge {
         let Some(kernel) = claims(seen).find_map(|f| f.location.kernel.clone()) else { return };
         let mut said = format!("The GPU's core dump names the kernel {}", locate::kernel_base(&kernel.name));
         if let (Some(block), Some(thread)) = (kernel.block, kernel.thread) {
-            said.push_str(&format!(", block {block:?}, thread {thread:?}"));
+            let _ = write!(said, ", block {block:?}, thread {thread:?}");
         }
         self.evidence.push(said + ".");
         let culprits = self.fault.as_ref().map(|f| f.culprits.clone()).unwrap_or_default();

@@ -58,7 +58,7 @@ pub fn processes(files: &BTreeMap<String, Vec<u8>>) -> Vec<Process> {
 
 /// `recorder.1234.jsonl`
 pub fn is_record_file(name: &str) -> bool {
-    name.starts_with("recorder.") && name.ends_with(".jsonl")
+    name.strip_prefix("recorder.").is_some_and(|rest| rest.strip_suffix(".jsonl").is_some())
 }
 
 /// A run, as it was seen.
@@ -202,9 +202,11 @@ pub fn is_user_file(file: &str) -> bool {
     !file.is_empty() && !file.starts_with('<') && !FOREIGN.iter().any(|part| file.contains(part))
 }
 
-/// The user's innermost frame of the recorder's, which come innermost first.
+/// The user's innermost frame of the recorder's, which come innermost first. `<string>` may be the user's (`python -c`),
+/// or code that a library typed for itself: a file is the better word.
 pub fn user_frame(frames: &[Frame]) -> Option<&Frame> {
-    frames.iter().find(|frame| frame.user && frame.line > 0)
+    let mut own = frames.iter().filter(|frame| frame.user && frame.line > 0);
+    own.clone().find(|frame| !frame.file.starts_with('<')).or_else(|| own.next())
 }
 
 /// `loss nan`, `step 3: loss = inf`, `grad_norm: NaN`: a value that a program printed itself.

@@ -474,6 +474,23 @@ pub fn read_tool(step: StepId, capture: &Capture, observed: &Observed) -> (Vec<c
     (findings, activity)
 }
 
+/// What recorded runs show, in their order: the same reading as of runs that have just ended. `None` where the first is
+/// not the first step, or a step is not known.
+pub fn reread(runs: &[Kept]) -> Option<Knowledge> {
+    let (first, others) = runs.split_first().filter(|(first, _)| first.id == StepId::Recorder.id())?;
+    let mut known = Knowledge::first(&Observed::of(&first.capture));
+    for Kept { id, capture } in others {
+        let step = StepId::ALL.into_iter().find(|step| step.id() == id)?;
+        let observed = Observed::of(capture);
+        let (findings, activity) = read_tool(step, capture, &observed);
+        // The files are elsewhere now: only the script's own name is certain.
+        let script = command::script(&capture.meta.argv);
+        let find = |name: &str| script.filter(|path| path.rsplit('/').next() == Some(name)).map(String::from);
+        known.absorb(step, &Seen { observed: &observed, findings: &findings, activity: &activity, find: &find });
+    }
+    Some(known)
+}
+
 /// The verdict.
 pub(super) fn conclude(known: Knowledge, request: &Request, started: Timestamp, read: &ReadSource<'_>) -> Diagnosis {
     let mut places = known.places.clone();

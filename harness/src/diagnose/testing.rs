@@ -11,6 +11,7 @@ pub(crate) fn frame(file: &str, line: u32, user: bool) -> Frame {
 pub(crate) fn launch(seq: u64, kernel: &str, lines: &[(&str, u32)]) -> Launch {
     Launch {
         seq,
+        count: 1,
         kind: "kernel".into(),
         kernel: kernel.into(),
         symbol: kernel.into(),

@@ -1,5 +1,5 @@
-//! `faultlab diagnose` and `faultlab record-env` on real programs. What a GPU does is in `recorded`, once it is recorded
-//! there; here a CUDA driver without a GPU (the recorder's `tests/fake`) makes faults and hangs.
+//! `faultlab diagnose` and `faultlab record-env` on real programs. Here a CUDA driver without a GPU (the recorder's
+//! `tests/fake`) makes faults and hangs; what real machines did is in `diagnose/`: unpacked bundles, read again.
 
 #![expect(clippy::disallowed_methods, reason = "a test starts a compiler, and the process that is attached to")]
 
@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+use faultlab::capture::Capture;
+use faultlab::diagnose::model::{Diagnosis, Place};
+use faultlab::diagnose::run::{Kept, reread};
 use serde_json::Value;
 
 use crate::fixture::{Cli, Ran, repository, require, wait_for};
@@ -205,6 +208,32 @@ assert torch.isfinite(w.grad).all()
     assert_eq!(named(&diagnosis), "train.py:5", "{diagnosis:#}");
     assert_eq!(steps(&diagnosis), ["recorder", "guard", "anomaly"]);
     assert_eq!((&diagnosis["surfaced"]["line"], &diagnosis["surfaced"]["innocent"]), (&8.into(), &true.into()));
+}
+
+/// Each folder of `diagnose/` is an unpacked `--bundle`: its runs, read again, must give the verdict that is in it.
+#[test]
+fn recorded_runs_give_their_verdict_again() {
+    let mut checked = 0;
+    for folder in std::fs::read_dir(repository().join("harness/tests/cli/diagnose")).expect("the folder").flatten() {
+        let folder = folder.path();
+        let report = std::fs::read(folder.join("report.json")).expect("a report");
+        let report: Diagnosis = serde_json::from_slice(&report).expect("a diagnosis");
+        let mut runs: Vec<PathBuf> =
+            std::fs::read_dir(folder.join("runs")).expect("runs").flatten().map(|run| run.path()).collect();
+        runs.sort();
+        let kept = |run: &PathBuf| {
+            let name = run.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let id = name.split_once('-').expect("a number and a step").1.to_string();
+            Kept { id, capture: Capture::read(run).expect("a capture") }
+        };
+        let runs: Vec<Kept> = runs.iter().map(kept).collect();
+        let known = reread(&runs).expect("known steps");
+        let lines = |places: &[Place]| places.iter().map(Place::short).collect::<Vec<_>>();
+        assert_eq!(lines(&known.places), lines(&report.places), "{}", folder.display());
+        assert_eq!((known.confidence, &known.outcome), (report.confidence, &report.outcome), "{}", folder.display());
+        checked += 1;
+    }
+    assert!(checked > 0);
 }
 
 // ---- On a CUDA driver without a GPU ----

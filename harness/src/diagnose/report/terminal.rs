@@ -75,8 +75,7 @@ struct Writer {
 /// What a program printed, or a file holds, must not drive the terminal.
 fn tame(text: &str) -> String {
     let tame = |c: char| match c {
-        '\t' => ' ',
-        '\n' => ' ',
+        '\t' | '\n' => ' ',
         c if c.is_control() => '\u{fffd}',
         c => c,
     };
