@@ -285,7 +285,7 @@ pub(super) struct RecordArgs {
 #[derive(Debug, ClapArgs)]
 pub(super) struct AttachArgs {
     /// The process
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(2..))]
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) pid: u32,
 
     /// gdb, if not the one that is found
