@@ -14,7 +14,8 @@ use crate::format::Frame;
 /// What is read of a line.
 #[derive(Deserialize)]
 struct Kernel {
-    kernel: String,
+    #[serde(rename = "kernel")]
+    name: String,
     generated: String,
     #[serde(default)]
     lines: Vec<u32>,
@@ -41,7 +42,7 @@ pub(crate) fn sources(folder: &Path, symbol: &str, frames: &[Frame]) -> Vec<Fram
 fn best(kernels: impl Iterator<Item = Kernel>, symbol: &str, frames: &[Frame]) -> Vec<Frame> {
     let mut best: (u8, Vec<Source>) = (0, Vec::new());
     for kernel in kernels {
-        let named = kernel.kernel == symbol;
+        let named = kernel.name == symbol;
         let frame = frames.iter().find(|frame| frame.file == kernel.generated);
         let launched = frame.is_some_and(|frame| kernel.lines.contains(&frame.line));
         // Two graphs may have a kernel of the same name: the file decides. A launch that is no generated kernel (a matrix

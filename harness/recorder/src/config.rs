@@ -67,24 +67,19 @@ impl Config {
         };
         let signal = match get("SIGNAL") {
             None => libc::SIGUSR2,
-            Some(text) => match text.parse().ok().filter(|n| (0..=64).contains(n)) {
-                Some(number) => number,
-                None => {
-                    complain("SIGNAL", &text, "a number from 1 to 64, 0 for none");
-                    libc::SIGUSR2
-                }
-            },
+            Some(text) => text.parse().ok().filter(|n| (0..=64).contains(n)).unwrap_or_else(|| {
+                complain("SIGNAL", &text, "a number from 1 to 64, 0 for none");
+                libc::SIGUSR2
+            }),
         };
         let ring = match get("RING") {
             None => DEFAULT_RING,
             Some(text) => {
-                match text.parse::<usize>().ok().filter(|n| n.is_power_of_two() && (1024..=1 << 22).contains(n)) {
-                    Some(entries) => entries,
-                    None => {
-                        complain("RING", &text, "a power of two from 1024 to 4194304");
-                        DEFAULT_RING
-                    }
-                }
+                let entries = text.parse().ok().filter(|n: &usize| n.is_power_of_two() && (1024..=1 << 22).contains(n));
+                entries.unwrap_or_else(|| {
+                    complain("RING", &text, "a power of two from 1024 to 4194304");
+                    DEFAULT_RING
+                })
             }
         };
         Self {
@@ -112,9 +107,10 @@ impl Markers {
     }
 }
 
-const DEFAULT_HANG: Duration = Duration::from_secs(120);
-/// A training step of a large model is some thousand launches; a backward launch has to find its forward one.
-const DEFAULT_RING: usize = 1 << 16;
+const DEFAULT_HANG: Duration = Duration::from_mins(2);
+/// A training step of a large model is some thousand launches, and a backward launch has to find its forward one. Not more,
+/// because what is written in turns should stay in the processor's cache.
+const DEFAULT_RING: usize = 1 << 14;
 
 #[cfg(test)]
 mod tests {

@@ -86,8 +86,8 @@ fn find(named: Option<&Path>) -> Result<Library, Refusal> {
     if let Some(path) = named {
         return Library::open(path).ok_or_else(|| Refusal::NotFound(vec![path.to_path_buf()]));
     }
-    let names = ["libcupti.so.13", "libcupti.so.12", "libcupti.so.11"];
-    for name in names {
+    let versions = ["libcupti.so.13", "libcupti.so.12", "libcupti.so.11"];
+    for name in versions {
         if let Some(library) = CString::new(name).ok().and_then(|n| Library::loaded(&n)) {
             return Ok(library);
         }
@@ -104,6 +104,6 @@ fn find(named: Option<&Path>) -> Result<Library, Refusal> {
         folders.push(Path::new(toolkit).join("lib64"));
     }
     folders.push(PathBuf::new());
-    let places: Vec<PathBuf> = folders.iter().flat_map(|folder| names.iter().map(|n| folder.join(n))).collect();
+    let places: Vec<PathBuf> = folders.iter().flat_map(|folder| versions.iter().map(|n| folder.join(n))).collect();
     places.iter().find_map(|path| Library::open(path)).ok_or(Refusal::NotFound(places))
 }

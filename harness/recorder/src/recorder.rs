@@ -151,16 +151,15 @@ impl Recorder {
 
     fn enter(&self, call: &Call<'_>) {
         match self.table.get(call.id) {
-            Op::Other | Op::Update | Op::Instantiate | Op::Clone | Op::BeginCapture => {}
+            Op::Other | Op::Update | Op::Instantiate | Op::Clone | Op::BeginCapture | Op::DestroyExec => {}
             Op::Kernel | Op::KernelEx | Op::Graph | Op::Transfer(..) => self.launching(call),
             Op::EndCapture => self.ending_capture(call),
-            Op::DestroyExec => {}
             Op::RecordEvent => {
-                let (stream, event) = (self.stream_at(call, 1), call.word(0));
+                let (stream, event) = (call.stream(1), call.word(0));
                 self.streams.recorded(call.context, stream, thread(), event);
             }
             Op::WaitEvent => {
-                let (stream, event) = (self.stream_at(call, 0), call.word(1));
+                let (stream, event) = (call.stream(0), call.word(1));
                 self.streams.waits(call.context, stream, thread(), event, self.ring.last());
             }
             Op::DestroyStream => self.streams.close(call.context, call.word(0)),
@@ -342,15 +341,16 @@ impl Recorder {
     fn began_capture(&self, call: &Call<'_>) {
         self.captures.active.fetch_add(1, Ordering::Relaxed);
         let to_graph = call.name().contains("ToGraph");
-        if to_graph && let Some(id) = self.driver.capture(self.stream_at(call, 0)) {
-            if let Some(capture) = self.captures.lock().of(id) {
-                capture.bare = true;
-            }
+        if to_graph
+            && let Some(id) = self.driver.capture(call.stream(0))
+            && let Some(capture) = self.captures.lock().of(id)
+        {
+            capture.bare = true;
         }
     }
 
     fn ending_capture(&self, call: &Call<'_>) {
-        let stream = self.stream_at(call, 0);
+        let stream = call.stream(0);
         let Some(id) = self.driver.capture(stream) else { return };
         call.correlate(CAPTURED | id);
         let marker = self.captures.lock().get(id).and_then(|capture| capture.last(stream));
@@ -393,7 +393,7 @@ impl Recorder {
     fn waited(&self, call: &Call<'_>) {
         let upto = call.correlation();
         match ops::waited_for(call.id) {
-            Waited::Stream => self.streams.synchronised(call.context, Some((self.stream_at(call, 0), thread())), upto),
+            Waited::Stream => self.streams.synchronised(call.context, Some((call.stream(0), thread())), upto),
             Waited::DefaultStream => self.streams.synchronised(call.context, Some((0, 0)), upto),
             Waited::Context => self.streams.synchronised(call.context, None, upto),
             Waited::Event => self.streams.event_reached(call.word(0)),
@@ -443,10 +443,6 @@ impl Recorder {
         if self.captures.any() { self.driver.capture(stream) } else { None }
     }
 
-    fn stream_at(&self, call: &Call<'_>, word: usize) -> Stream {
-        normalise(call.id, call.word(word))
-    }
-
     /// What the call launches.
     fn shape(&self, call: &Call<'_>) -> Option<Shape> {
         let parameters = call.data.functionParams;
@@ -491,6 +487,11 @@ impl Call<'_> {
         let pointer = self.word(at) as *const usize;
         // SAFETY: the caller's promise.
         unsafe { pointer.as_ref() }.copied()
+    }
+
+    /// A word that is a stream.
+    fn stream(&self, at: usize) -> Stream {
+        normalise(self.id, self.word(at))
     }
 
     fn result(&self) -> i32 {

@@ -332,7 +332,7 @@ impl<'a> View<'a> {
                     launch.seq
                 )),
                 None if recorder.autograd.is_broken() => {
-                    evidence.push("the layout of autograd's nodes is not the known one: no forward line".to_string())
+                    evidence.push("the layout of autograd's nodes is not the known one: no forward line".to_string());
                 }
                 None => evidence.push(format!(
                     "launch #{} belongs to {}, whose forward launch is no longer remembered",
@@ -564,8 +564,8 @@ fn describe_culprit(text: &mut String, launch: &Launch, title: &str) {
         },
     }
     let [x, y, z] = launch.grid;
-    let [a, b, c] = launch.block;
-    let shape = if x == 0 { String::new() } else { format!("  grid ({x},{y},{z}) block ({a},{b},{c})") };
+    let [width, height, depth] = launch.block;
+    let shape = if x == 0 { String::new() } else { format!("  grid ({x},{y},{z}) block ({width},{height},{depth})") };
     let _ =
         writeln!(text, "kernel    {}{shape}  stream {}, launch #{}", short(&launch.kernel), launch.stream, launch.seq);
     if let Some(forward) = &launch.forward {

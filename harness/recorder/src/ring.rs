@@ -90,8 +90,10 @@ impl Ring {
         if memory.is_null() {
             handle_alloc_error(layout);
         }
+        #[expect(clippy::cast_ptr_alignment, reason = "the layout is that of entries")]
+        let first = memory.cast::<Entry>();
         // SAFETY: zero is a valid `Entry` (ordinal 0, nothing written), and the allocation holds `capacity` of them.
-        let entries = unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(memory.cast::<Entry>(), capacity)) };
+        let entries = unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(first, capacity)) };
         Self { entries, next: AtomicU64::new(0) }
     }
 

@@ -6,13 +6,13 @@
 //! the libraries share one for several. These can still fault (a block that was freed), and are then located to within
 //! [`STRIDE`] launches.
 //!
-//! Source: the templates and functors of ATen's CUDA sources, names of cuBLAS, CUTLASS and cuDNN kernels as CUPTI gives them.
+//! Source: the templates and functors of PyTorch's CUDA sources, names of cuBLAS and cuDNN kernels as CUPTI gives them.
 
 /// At most so many launches go without a marker.
 pub(crate) const STRIDE: u32 = 16;
 
 /// As many where the GPU waits for the program anyway, so that a marker costs it nothing, but still the host a driver call.
-pub(crate) const IDLE_STRIDE: u32 = 4;
+pub(crate) const IDLE_STRIDE: u32 = 8;
 
 /// The same for the nodes of a captured graph, where the GPU waits for nothing else.
 pub(crate) const GRAPH_STRIDE: u32 = 64;

@@ -33,8 +33,14 @@ struct Inner {
     names: Vec<&'static CStr>,
 }
 
+/// A place of the cache: the driver's address of a name, and what it was last time.
+type Place = Option<(usize, &'static CStr, Symbol)>;
+
+/// Places; a program's loop has some tens of kernels.
+const PLACES: usize = 256;
+
 thread_local! {
-    static CACHE: RefCell<HashMap<usize, (&'static CStr, Symbol)>> = RefCell::new(HashMap::new());
+    static CACHE: RefCell<[Place; PLACES]> = const { RefCell::new([None; PLACES]) };
 }
 
 impl Symbols {
@@ -46,21 +52,28 @@ impl Symbols {
         if name.is_null() {
             return Symbol { id: 0, risky: true };
         }
+        // Names are aligned, so the lowest bits tell little.
+        let place = (name as usize >> 4) % PLACES;
+        let cached = CACHE.try_with(|cache| {
+            let cache = cache.try_borrow().ok()?;
+            let (address, known, symbol) = cache[place]?;
+            // SAFETY: the caller's promise; the other is a string of ours.
+            let same = address == name as usize && unsafe { libc::strcmp(known.as_ptr(), name) } == 0;
+            same.then_some(symbol)
+        });
+        if let Ok(Some(symbol)) = cached {
+            return symbol;
+        }
         // SAFETY: the caller's promise.
         let text = unsafe { CStr::from_ptr(name) };
-        let cached = CACHE.try_with(|cache| {
-            let mut cache = cache.try_borrow_mut().ok()?;
-            match cache.get(&(name as usize)) {
-                Some((known, symbol)) if *known == text => Some(*symbol),
-                _ => {
-                    let (kept, symbol) = self.insert(text)?;
-                    cache.insert(name as usize, (kept, symbol));
-                    Some(symbol)
-                }
+        let Some((kept, symbol)) = self.insert(text) else { return Symbol { id: 0, risky: true } };
+        // A thread whose locals are gone already goes without the cache.
+        let _ = CACHE.try_with(|cache| {
+            if let Ok(mut cache) = cache.try_borrow_mut() {
+                cache[place] = Some((name as usize, kept, symbol));
             }
         });
-        // A thread whose locals are gone already goes without the cache.
-        cached.ok().flatten().or_else(|| self.insert(text).map(|(_, s)| s)).unwrap_or(Symbol { id: 0, risky: true })
+        symbol
     }
 
     fn insert(&self, text: &CStr) -> Option<(&'static CStr, Symbol)> {

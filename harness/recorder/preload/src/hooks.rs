@@ -3,6 +3,7 @@
 //! Source: `cuda.h` and CUPTI's `generated_cuda_meta.h` (CUDA 12.0) for the arguments, `cupti_driver_cbid.h` for the ids.
 
 #![allow(non_snake_case, non_upper_case_globals, reason = "the driver's names")]
+#![allow(clippy::wildcard_imports, reason = "nearly every structure of the two modules")]
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};
 use std::ptr::{null_mut, without_provenance};

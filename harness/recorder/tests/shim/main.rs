@@ -1,6 +1,6 @@
 //! The recorder's Python side under a real Python. `FAULTLAB_TEST_PYTHON` names an interpreter with torch, else it is
 //! `python3`; without torch the tests that want it are left out, and say so. Nothing here needs a GPU.
-
+#![allow(clippy::disallowed_methods, reason = "a test starts interpreters, and is told which by the environment")]
 #![allow(missing_docs, reason = "a test")]
 #![allow(clippy::print_stderr, reason = "a test that is left out says why")]
 
