@@ -18,15 +18,14 @@ pub(super) fn run(args: &RecordEnvArgs, cwd: &Path, terminal: &Terminal) -> Resu
         _ => EnvForm::Shell,
     };
     let reports = cwd.join(&args.dir);
-    let (library, shim) = match &args.at {
+    let (library, shim) = if let Some(at) = &args.at {
         // Another machine's, or a container's: it cannot be looked at from here.
-        Some(at) => (at.join(LIBRARY), at.join("shim")),
-        None => {
-            std::fs::create_dir_all(&reports)
-                .map_err(|e| CliError::Usage(format!("--dir {}: failed to make it: {e}", reports.display())))?;
-            let library = recorder_beside(&this_program()?).map_err(CliError::Infra)?;
-            (library, write_shim(&shim_folder()?)?)
-        }
+        (at.join(LIBRARY), at.join("shim"))
+    } else {
+        std::fs::create_dir_all(&reports)
+            .map_err(|e| CliError::Usage(format!("--dir {}: failed to make it: {e}", reports.display())))?;
+        let library = recorder_beside(&this_program()?).map_err(CliError::Infra)?;
+        (library, write_shim(&shim_folder()?)?)
     };
     // A program without Python has no use for the Python side; without a command nothing is known of it.
     let python = args.command.is_empty() || command::kind(&args.command) != Kind::Executable;

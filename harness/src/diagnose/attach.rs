@@ -138,33 +138,33 @@ pub async fn attach(
         DiagnoseError::NotStarted(format!("--attach {}: there is no such process to look at: {e}", request.pid))
     })?;
     let mut found = Found::default();
-    let mut steps = Vec::new();
-    let mut step = |id: &str, why: &str, outcome: Result<String, String>, clock: Instant| {
+    let mut done = Vec::new();
+    let mut note = |id: &str, why: &str, outcome: Result<String, String>, clock: Instant| {
         let (skipped, outcome) = match outcome {
             Ok(outcome) => (false, outcome),
             Err(why) => (true, why),
         };
         let seconds = if skipped { 0.0 } else { clock.elapsed().as_secs_f64() };
         let (id, why, exit, active, named) = (id.into(), why.into(), None, None, None);
-        let step = Step { id, why, outcome, skipped, seconds, exit, active, named };
-        observe(Event::Done(&step));
-        steps.push(step);
+        let taken = Step { id, why, outcome, skipped, seconds, exit, active, named };
+        observe(Event::Done(&taken));
+        done.push(taken);
     };
     let at = Instant::now();
     let outcome = match facts.recorder_obstacle() {
         Some(why) => Err(why),
         None => ask_recorder(request.pid, &facts, &mut found).await,
     };
-    step("recorder", "a signal makes the launch recorder write down what runs", outcome, at);
+    note("recorder", "a signal makes the launch recorder write down what runs", outcome, at);
     if found.python.is_empty() {
         let at = Instant::now();
         let outcome = py_spy(request, &stop, &mut found).await;
-        step("py-spy", "reads the interpreter's memory", outcome, at);
+        note("py-spy", "reads the interpreter's memory", outcome, at);
     }
     if found.hang.as_ref().is_none_or(|hang| hang.running.is_empty()) {
         let at = Instant::now();
         let outcome = gdb(request, &stop, &mut found).await;
-        step("gdb", "stops the process and reads its stacks", outcome, at);
+        note("gdb", "stops the process and reads its stacks", outcome, at);
     }
     if *stop.borrow() {
         return Err(DiagnoseError::Stopped);
@@ -175,7 +175,7 @@ pub async fn attach(
         place.file = facts.cwd.join(&place.file).display().to_string();
     }
     locate::with_source(&mut diagnosis.places, &read);
-    diagnosis.steps = steps;
+    diagnosis.steps = done;
     diagnosis.seconds = clock.elapsed().as_secs_f64();
     Ok(diagnosis)
 }

@@ -12,9 +12,11 @@ use super::observe::Process;
 #[derive(Debug, Deserialize)]
 struct Generated {
     /// Its name there, for Triton also its symbol.
-    kernel: String,
+    #[serde(rename = "kernel")]
+    name: String,
     /// The generated file.
-    generated: Option<String>,
+    #[serde(rename = "generated")]
+    file: Option<String>,
     /// Lines of it that launch the kernel.
     #[serde(default)]
     lines: Vec<u32>,
@@ -64,8 +66,8 @@ fn join_launch(launch: &mut Launch, known: &[Generated]) {
     if !launch.source.is_empty() {
         return;
     }
-    let named = |g: &&Generated| g.kernel == launch.kernel || g.kernel == launch.symbol;
-    let frame_in = |g: &Generated| launch.frames.iter().find(|f| g.generated.as_deref() == Some(f.file.as_str()));
+    let named = |g: &&Generated| g.name == launch.kernel || g.name == launch.symbol;
+    let frame_in = |g: &Generated| launch.frames.iter().find(|f| g.file.as_deref() == Some(f.file.as_str()));
     // The generated file is on the stack of the launch: there the name, else the line that launches, is unique.
     let here = known.iter().filter(|g| frame_in(g).is_some());
     let by_name = here.clone().find(named);

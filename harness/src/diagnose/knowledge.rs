@@ -199,10 +199,10 @@ impl Knowledge {
         }
         let mut places: Vec<Place> = Vec::new();
         for launch in &culprits {
-            if let Some(place) = place_of(launch, step.id()) {
-                if !places.iter().any(|p| (&p.file, p.line) == (&place.file, place.line)) {
-                    places.push(place);
-                }
+            if let Some(place) = place_of(launch, step.id())
+                && !places.iter().any(|p| (&p.file, p.line) == (&place.file, place.line))
+            {
+                places.push(place);
             }
         }
         if self.fault.is_some() && places.is_empty() {
@@ -323,12 +323,13 @@ impl Knowledge {
         self.evidence.push(said + ".");
         let culprits = self.fault.as_ref().map(|f| f.culprits.clone()).unwrap_or_default();
         let left = narrowed(&culprits, &kernel.name);
-        if left.len() == 1 && culprits.len() > 1 {
-            if let Some(place) = place_of(left[0], StepId::Coredump.id()) {
-                self.confidence = Confidence::Exact;
-                self.places = vec![place];
-                self.evidence.push("Only one of the candidates launched it.".into());
-            }
+        if culprits.len() > 1
+            && let [only] = left.as_slice()
+            && let Some(place) = place_of(only, StepId::Coredump.id())
+        {
+            self.confidence = Confidence::Exact;
+            self.places = vec![place];
+            self.evidence.push("Only one of the candidates launched it.".into());
         }
         if self.kernel.is_none() {
             let block = None;

@@ -365,13 +365,13 @@ impl Flow<'_> {
             }
         }
         ended.files.extend(read_reports(&reports));
-        Ok(self.capture(step, command.argv.clone(), recorded_env, date, ended))
+        Ok(self.capture(step, &command.argv, recorded_env, date, ended))
     }
 
     fn capture(
         &self,
         step: StepId,
-        argv: Vec<String>,
+        argv: &[String],
         env: BTreeMap<String, String>,
         date: Timestamp,
         ended: Ended,
@@ -394,7 +394,7 @@ impl Flow<'_> {
                     mode: step.mode(),
                 },
                 device,
-                argv: absolute(&self.request.cwd, &argv),
+                argv: absolute(&self.request.cwd, argv),
                 env,
                 env_seen: ended.env_seen,
                 exit: ended.exit,
@@ -644,7 +644,7 @@ fn facts(host: Option<&Host>, observed: &Observed) -> HostFacts {
     let Some(host) = host else {
         let driver = observed.recorded.iter().find_map(|p| p.start.as_ref()).map(|s| s.driver_version);
         let cuda = driver.filter(|v| *v > 0).map(|v| format!("{}.{}", v / 1000, v % 1000 / 10));
-        return HostFacts { python, cuda, ..HostFacts::default() };
+        return HostFacts { cuda, python, ..HostFacts::default() };
     };
     HostFacts {
         os: Some(host.os.clone()),

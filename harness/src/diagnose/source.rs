@@ -110,7 +110,7 @@ fn code(line: &str) -> &str {
 /// One that is called may be a module: `emb(ids)` depends on how large `emb` was made.
 fn names(statement: &str) -> Vec<String> {
     static NAME: LazyLock<Option<Regex>> =
-        LazyLock::new(|| Regex::new(r#"'[^']*'|"[^"]*"|(\.\s*)?\b([A-Za-z_]\w*)\b\s*(\(|=[^=]|\.)?"#).ok());
+        LazyLock::new(|| Regex::new(r#"'[^']*'|"[^"]*"|(\.\s*)?\b([A-Za-z_]\w*)\b\s*(\(|==|=|\.)?"#).ok());
     const WORDS: [&str; 32] = [
         "and", "as", "assert", "async", "await", "def", "del", "device", "dim", "elif", "else", "except", "False",
         "for", "from", "if", "import", "in", "is", "lambda", "None", "not", "or", "return", "self", "super", "torch",
@@ -123,7 +123,7 @@ fn names(statement: &str) -> Vec<String> {
         let Some(name) = found.get(2) else { continue };
         let behind_dot = found.get(1).is_some();
         let after = found.get(3).map_or("", |m| m.as_str());
-        if behind_dot || after.starts_with('=') || WORDS.contains(&name.as_str()) {
+        if behind_dot || after == "=" || WORDS.contains(&name.as_str()) {
             continue;
         }
         if seen.insert(name.as_str()) {
@@ -190,6 +190,11 @@ for x, y in pairs:
         let found = origins("t.py", text, 2);
         assert_eq!(found.iter().map(|o| (o.name.as_str(), o.line)).collect::<Vec<_>>(), [("ids", 1), ("ids", 6)]);
         assert_eq!(found[0].text, "ids = read()");
+    }
+
+    #[test]
+    fn the_name_of_an_argument_is_no_name_of_a_value() {
+        assert_eq!(names("y = launch('k', word=bad, n=50_000, ok=a == b)"), ["launch", "bad", "a", "b"]);
     }
 
     #[test]
