@@ -72,13 +72,9 @@ fn golden_of(root: &Path, tool: &str) -> Option<PathBuf> {
 /// Repeats the tool's own text; how many bytes the capture has then.
 fn enlarge(capture: &mut Capture, size: usize) -> usize {
     let own: usize = capture.files.values().map(Vec::len).sum();
-    if own == 0 {
-        repeat(&mut capture.stderr, size);
-    } else {
-        for text in capture.files.values_mut() {
-            let share = text.len() * (size / own);
-            repeat(text, share);
-        }
+    match size.checked_div(own) {
+        None => repeat(&mut capture.stderr, size),
+        Some(times) => capture.files.values_mut().for_each(|text| repeat(text, text.len() * times)),
     }
     capture.stdout.len() + capture.stderr.len() + capture.files.values().map(Vec::len).sum::<usize>()
 }
@@ -112,6 +108,7 @@ fn made(golden: &Path, tool: &str) -> io::Result<Capture> {
         state: "running".into(),
         frames: (1..20).map(frame).collect(),
         native: Vec::new(),
+        count: 1,
         forward: None,
         node: None,
         source: Vec::new(),

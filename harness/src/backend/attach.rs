@@ -101,7 +101,6 @@ pub async fn look(gdb_program: &str, pid: u32, folder: &Path, limit: Duration) -
     };
     let lines: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).collect();
     let tail = &lines[lines.len().saturating_sub(TAIL)..];
-    let said =
-        if tail.is_empty() { " it said nothing".into() } else { tail.iter().map(|l| format!("\n  | {l}")).collect() };
+    let said = if tail.is_empty() { " it said nothing".into() } else { format!("\n  | {}", tail.join("\n  | ")) };
     Err(AttachError::Refused { pid, said, mend })
 }

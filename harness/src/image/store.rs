@@ -154,6 +154,8 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -210,7 +212,6 @@ mod tests {
             }
         }
         assert_eq!(std::fs::read_to_string(outer.path().join("outside0")).unwrap(), "x");
-        use std::os::unix::fs::PermissionsExt as _;
         assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0o700);
     }
 }

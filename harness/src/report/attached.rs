@@ -23,10 +23,10 @@ pub(crate) fn render(title: &str, found: &Attached, source: &dyn Fn(&str) -> Opt
         found.threads.iter().enumerate().fold((Vec::new(), Vec::new()), |(mut busy, mut others), (at, thread)| {
             // The main thread, and every other one that runs Python.
             if at == 0 || !thread.location.python.is_empty() {
-                busy.push(thread)
+                busy.push(thread);
             } else {
-                others.push(thread)
-            };
+                others.push(thread);
+            }
             (busy, others)
         });
     for thread in busy {

@@ -25,6 +25,8 @@
 use serde::Deserialize;
 
 use super::{Activity, Collect, Command, Target, Tool, WorkFile, common, text};
+use std::fmt::Write as _;
+
 use crate::capture::{Capture, Exit};
 use crate::finding::{Evidence, Finding, FindingKind, Location, NativeFrame, PythonFrame};
 use crate::host::Need;
@@ -198,9 +200,9 @@ impl Record {
             (None, None) => "the last C++ exception thrown".into(),
         };
         if let Some(Raised { source: Some(source), text, .. }) = &self.raised {
-            message += &format!(", raised at {source}");
+            let _ = write!(message, ", raised at {source}");
             if let Some(text) = text {
-                message += &format!(": {text}");
+                let _ = write!(message, ": {text}");
             }
         }
         Finding { kind, error_type: self.exception.clone(), message, location: self.location(root), evidence }

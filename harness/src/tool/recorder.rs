@@ -576,7 +576,7 @@ mod tests {
 
     fn capture(lines: &[&str], stderr: &str) -> Capture {
         let mut capture = testing::capture("/p", stderr.as_bytes());
-        let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let text = lines.join("\n") + "\n";
         capture.files.insert(REPORT.into(), text.into_bytes());
         capture
     }
