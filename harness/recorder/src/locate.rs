@@ -19,6 +19,8 @@ pub(crate) struct Progress {
     pub(crate) stream: u32,
     /// The last launch whose marker was written.
     pub(crate) completed: u64,
+    /// The same for each launching thread.
+    pub(crate) threads: Vec<(i32, u64)>,
     /// Further markers that were set behind its launches; whether they were written is in `completed`.
     pub(crate) marked: Vec<u64>,
     /// What it was made to wait for.
@@ -163,6 +165,9 @@ impl<'a> Scene<'a> {
 impl<'a> Lane<'a> {
     fn is_complete(&self, launch: &Launch) -> bool {
         let completed = self.progress.completed;
+        if self.progress.threads.iter().any(|(thread, upto)| *thread == launch.thread && launch.seq <= *upto) {
+            return true;
+        }
         if launch.seq >= completed {
             return launch.seq == completed;
         }

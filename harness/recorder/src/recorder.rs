@@ -175,7 +175,8 @@ impl Recorder {
         let code = call.result();
         if code != 0 {
             let failing = self.failed(call);
-            if cuda::is_device_fault(code) {
+            // A context that dies is reported by who meets it first; its destruction meets it again.
+            if cuda::is_device_fault(code) && self.table.get(call.id) != Op::DestroyContext {
                 self.reporter.fault(self, code, &call.name(), call.context, failing);
             }
             return;
@@ -306,7 +307,7 @@ impl Recorder {
         self.slot(call, shape.stream).calling.store(0, Ordering::Relaxed);
         let launch = self.ring.get(seq);
         self.ring.failed(seq);
-        launch
+        launch.filter(|_| shape.kind == Kind::Memcpy || self.config.blocking)
     }
 
     fn captured(&self, id: u64, stream: Stream, launch: Launch) {

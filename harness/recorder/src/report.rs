@@ -221,6 +221,7 @@ impl Taken {
             let read = |stream: &Known| Progress {
                 stream: stream.id,
                 completed: inner.completed(stream.id),
+                threads: inner.threads(stream.id),
                 marked: inner.marked(stream.id),
                 waits: inner.waits_of(stream.id),
                 context: stream.context,

@@ -361,6 +361,12 @@ impl Inner {
         slots.max().unwrap_or(0).max(waited)
     }
 
+    /// How far each of a stream's threads has come.
+    pub(crate) fn threads(&self, stream: u32) -> Vec<(i32, u64)> {
+        let slots = self.slots.iter().filter(|slot| slot.stream.id == stream);
+        slots.map(|slot| (slot.thread, slot.completed())).collect()
+    }
+
     /// The last markers that were set behind a stream's launches, one a thread; they may have been written or not.
     pub(crate) fn marked(&self, stream: u32) -> Vec<u64> {
         let slots = self.slots.iter().filter(|slot| slot.stream.id == stream);

@@ -618,7 +618,7 @@ fn a_full_ring_is_reported_at_once() {
     exact(&outcome, 710, "cuCtxSynchronize");
     let seconds: f64 = outcome.stdout.trim().parse().expect("the program prints seconds");
     assert!(seconds < 5.0, "the call that met the fault took {seconds} s");
-    assert_eq!(outcome.exits()[0].evicted, 70_001 - 65_536);
+    assert_eq!(outcome.exits()[0].evicted, 70_001 - 16_384);
 }
 
 #[test]

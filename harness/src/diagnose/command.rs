@@ -185,7 +185,7 @@ mod tests {
         ]
         .map(|(k, v)| (k.to_string(), v.to_string()))
         .into();
-        assert_eq!(left_out(&user), ["CUDA_LAUNCH_BLOCKING", "FAULTLAB_RECORDER_DIR"]);
+        assert_eq!(left_out(&user), ["CUDA_LAUNCH_BLOCKING", "FAULTLAB_RECORDER_DIR", "FAULTLAB_RECORDER_RING"]);
         let recorder = RecorderEnv {
             set: [("A".to_string(), "recorder".to_string())].into(),
             prepend: [("PYTHONPATH".to_string(), vec!["/shim".to_string()])].into(),

@@ -6,11 +6,10 @@ use serde_json::Value;
 
 use crate::fixture::{Cli, faulty, repository, require};
 
-/// The recorded stack that comes first.
+/// The GPU's stack: the others have only what a CPU shows.
 fn stack(cli: &Cli) -> String {
-    let mut stacks = faultlab::backend::stacks(&cli.path("golden/captures"));
-    assert!(!stacks.is_empty(), "there are no captures");
-    stacks.swap_remove(0)
+    let stacks = faultlab::backend::stacks(&cli.path("golden/captures"));
+    stacks.into_iter().find(|stack| !stack.starts_with("cpu")).expect("captures of a GPU")
 }
 
 fn path_of_repository() -> String {
