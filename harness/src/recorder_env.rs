@@ -2,7 +2,7 @@
 //! tool `recorder`. Pure.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use include_dir::{Dir, include_dir};
 
@@ -16,6 +16,13 @@ pub fn shim_files() -> impl Iterator<Item = (&'static Path, &'static [u8])> {
 
 /// The file of the recorder's library, beside the `faultlab` executable.
 pub const LIBRARY: &str = "libfaultlab_recorder.so";
+
+/// Where the recorder's library is expected: beside the executable; `cargo run` and `cargo test` leave it in `deps/` there.
+pub fn library_beside(program: &Path) -> PathBuf {
+    let beside = program.with_file_name(LIBRARY);
+    let built = program.with_file_name("deps").join(LIBRARY);
+    if !beside.is_file() && built.is_file() { built } else { beside }
+}
 
 /// The variable by which the CUDA driver is told to load a library into the process.
 pub const INJECTION: &str = "CUDA_INJECTION64_PATH";

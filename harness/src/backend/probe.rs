@@ -14,7 +14,7 @@ use tokio::process::Command;
 
 use super::docker;
 use crate::host::{Gpu, Host, Missing, Probed, Program, Python, PythonFolders, Torch};
-use crate::recorder_env::LIBRARY;
+use crate::recorder_env::library_beside;
 
 /// The hidden subcommand that asks the CUDA driver, in a process of its own.
 pub const GPU_SUBCOMMAND: &str = "__probe-gpu";
@@ -115,7 +115,7 @@ pub async fn probe(faultlab: &Path, python: &str) -> Host {
     }
     let (python, torch, debugpy) = apart(python);
     programs.push(debugpy);
-    programs.push(recorder(&faultlab.with_file_name(LIBRARY)));
+    programs.push(recorder(&library_beside(faultlab)));
     Host { os: os(), gpus, driver: driver(), cuda: smi, python, torch, docker, programs }
 }
 
@@ -141,7 +141,7 @@ pub fn recorder(path: &Path) -> Program {
     let version = match std::fs::metadata(path) {
         Ok(file) if file.is_file() => Ok(format!("{} bytes at {}", file.len(), path.display())),
         _ => Err(Missing {
-            why: format!("{} is not there", path.display()),
+            why: format!("{} was not found", path.display()),
             mend: format!("`cargo build` puts it beside faultlab, or name it by {RECORDER_VARIABLE}"),
         }),
     };

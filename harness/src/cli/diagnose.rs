@@ -13,7 +13,7 @@ use crate::diagnose::bundle::{self, Form, Secrets};
 use crate::diagnose::model::{Diagnosis, Outcome, Step};
 use crate::diagnose::report::{Format, Output};
 use crate::diagnose::run::{DiagnoseError, Event, Kept, Request, diagnose};
-use crate::recorder_env::{LIBRARY, shim_files};
+use crate::recorder_env::{library_beside, shim_files};
 
 /// Bytes of each stream of a run that are kept.
 const OUTPUT_CAP: usize = 4 << 20;
@@ -109,7 +109,7 @@ fn bundle_form(path: Option<&Path>) -> Result<Option<(PathBuf, Form)>, CliError>
 
 /// The recorder's library lies beside this program.
 pub(super) fn recorder_beside(program: &Path) -> Result<PathBuf, String> {
-    let path = program.with_file_name(LIBRARY);
+    let path = library_beside(program);
     if path.is_file() { Ok(path) } else { Err(format!("{} is not there", path.display())) }
 }
 
