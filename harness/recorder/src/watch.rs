@@ -15,7 +15,7 @@ const TICK: Duration = Duration::from_millis(25);
 const SUSPICION: Duration = Duration::from_millis(100);
 /// The same where only launches without markers are open: they are most likely done.
 const UNMARKED_SUSPICION: Duration = Duration::from_secs(1);
-/// At exit, unfinished work is waited for so long: a fault in it would go unnoticed.
+/// At exit or abort, unfinished work is waited for so long.
 const EXIT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long an aborting thread waits for the report.
 const ABORT_PATIENCE: Duration = Duration::from_secs(3);
@@ -105,7 +105,7 @@ fn watch() {
         match ASKED.load(Ordering::Acquire) {
             0 => {}
             libc::SIGABRT => {
-                Recorder::quietly(|| check(recorder, "abort"));
+                Recorder::quietly(|| settle(recorder, "abort"));
                 ASKED.store(0, Ordering::Release);
             }
             _ => {
@@ -183,21 +183,26 @@ fn check(recorder: &Recorder, who: &str) {
     }
 }
 
+/// Waits a little for unfinished work, since a fault in it would go unnoticed, and asks the driver.
+fn settle(recorder: &Recorder, who: &str) {
+    let begin = Instant::now();
+    let mut checked = Instant::now();
+    while progress(recorder).1 == Work::Awaited && !faulted(recorder) && begin.elapsed() < EXIT_PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+        if checked.elapsed() > Duration::from_millis(20) {
+            check(recorder, who);
+            checked = Instant::now();
+        }
+    }
+    check(recorder, who);
+}
+
 /// At exit: waits a little for unfinished work, so that a fault in it is seen, and writes the last record.
 pub(crate) fn finish(recorder: &Recorder) {
     STOP.store(true, Ordering::Relaxed);
     Recorder::quietly(|| {
         recorder.mark_the_rest();
-        let begin = Instant::now();
-        let mut checked = Instant::now();
-        while progress(recorder).1 == Work::Awaited && !faulted(recorder) && begin.elapsed() < EXIT_PATIENCE {
-            std::thread::sleep(Duration::from_millis(1));
-            if checked.elapsed() > Duration::from_millis(20) {
-                check(recorder, "exit");
-                checked = Instant::now();
-            }
-        }
-        check(recorder, "exit");
+        settle(recorder, "exit");
         recorder.reporter.exit(recorder);
     });
     recorder.retire();
