@@ -41,10 +41,15 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// The lane of a stream; `word` makes a new one's.
-    pub(crate) fn lane(&mut self, stream: Stream, word: impl FnOnce() -> Option<Word>) -> usize {
+    /// Whether the stream has a lane, or could not have a marker in one.
+    pub(crate) fn has_lane(&self, stream: Stream) -> bool {
+        self.bare || self.lanes.iter().any(|lane| lane.stream == stream)
+    }
+
+    /// The lane of a stream; `word` is for a new one.
+    pub(crate) fn lane(&mut self, stream: Stream, word: Option<Word>) -> usize {
         self.lanes.iter().position(|lane| lane.stream == stream).unwrap_or_else(|| {
-            let word = if self.bare { None } else { word() };
+            let word = word.filter(|_| !self.bare);
             self.lanes.push(Lane { stream, word, unmarked: 0 });
             self.lanes.len() - 1
         })
@@ -153,6 +158,13 @@ impl Inner {
     /// A capture ended in a graph.
     pub(crate) fn ended(&mut self, id: u64, graph: usize) {
         self.graphs.insert(graph, id);
+    }
+
+    /// A capture ended without a graph.
+    pub(crate) fn spoiled(&mut self, id: u64) {
+        if let Some(capture) = self.captures.remove(&id) {
+            self.nodes = self.nodes.saturating_sub(capture.launches.len());
+        }
     }
 
     /// A graph was copied.

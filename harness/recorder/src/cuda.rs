@@ -254,5 +254,15 @@ pub(crate) fn is_device_fault(code: i32) -> bool {
     )
 }
 
+/// Errors of `cuStreamEndCapture` after which the stream is no longer captured. After others (the wrong thread or stream) it
+/// still is.
+pub(crate) fn ends_capture(code: i32) -> bool {
+    matches!(
+        code,
+        901  // STREAM_CAPTURE_INVALIDATED
+        | 904 // STREAM_CAPTURE_UNJOINED
+    )
+}
+
 /// `CUDA_ERROR_ASSERT`: only a kernel that contains an assertion can have raised it.
 pub(crate) const ASSERT: i32 = 710;

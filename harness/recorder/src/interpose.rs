@@ -3,7 +3,7 @@
 //! A CUPTI subscriber suppresses the driver's core dumps, and there can be only one. Where the entry points themselves are
 //! interposed, a core dump can be armed beside the recorder, and a profiler may run.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_void};
 use std::ptr::null_mut;
 
 use cudarc::cupti::sys;
@@ -41,7 +41,7 @@ pub unsafe fn around(
         functionName: name.as_ptr(),
         functionParams: parameters,
         functionReturnValue: null_mut(),
-        symbolName: if function.is_null() { std::ptr::null() } else { symbol(recorder, function) },
+        symbolName: if function.is_null() { std::ptr::null() } else { recorder.driver.function_name(function) },
         context: recorder.driver.current() as cudarc::driver::sys::CUcontext,
         contextUid: 0,
         correlationData: &raw mut correlation,
@@ -53,8 +53,4 @@ pub unsafe fn around(
     data.functionReturnValue = (&raw mut result).cast();
     observe(id, &data);
     result
-}
-
-fn symbol(recorder: &Recorder, function: *mut c_void) -> *const c_char {
-    recorder.driver.function_name(function)
 }

@@ -17,7 +17,7 @@ use crate::python::{Frames, Python};
 use crate::report::Reporter;
 use crate::ring::{Launch, Ring, Stack};
 use crate::risk::{GRAPH_STRIDE, IDLE_STRIDE, STRIDE};
-use crate::streams::{Slot, Streams, Words};
+use crate::streams::{Slot, Streams, Which, Words};
 use crate::symbols::{Symbol, Symbols};
 
 /// Everything that the recorder keeps. There is one, made when the driver loads the library.
@@ -166,7 +166,10 @@ impl Recorder {
             Op::DestroyContext => self.destroying_context(call),
             Op::Synchronize => {
                 self.before_wait(call);
-                call.correlate(self.ring.last());
+                let last = self.ring.last();
+                call.correlate(
+                    Self::waited(call).map_or(last, |which| self.streams.waiting(call.context, which, last)),
+                );
             }
         }
     }
@@ -174,10 +177,14 @@ impl Recorder {
     fn exit(&self, call: &Call<'_>) {
         let code = call.result();
         if code != 0 {
+            if self.table.get(call.id) == Op::EndCapture && cuda::ends_capture(code) {
+                self.captures.active.fetch_sub(1, Ordering::Relaxed);
+                self.captures.lock().spoiled(call.correlation() & !CAPTURED);
+            }
             let failing = self.failed(call);
             // A context that dies is reported by who meets it first; its destruction meets it again.
             if cuda::is_device_fault(code) && self.table.get(call.id) != Op::DestroyContext {
-                self.reporter.fault(self, code, &call.name(), call.context, failing);
+                self.reporter.fault(self, code, call.name(), call.context, failing);
             }
             return;
         }
@@ -206,7 +213,10 @@ impl Recorder {
                 }
             }
             Op::DestroyExec => self.captures.lock().destroyed(call.word(0)),
-            Op::Synchronize => self.waited(call),
+            Op::Synchronize => match Self::waited(call) {
+                Some(which) => self.streams.synchronised(call.context, which, call.correlation()),
+                None => self.streams.event_reached(call.word(0)),
+            },
             Op::Other | Op::RecordEvent | Op::WaitEvent | Op::DestroyStream | Op::DestroyContext => {}
         }
     }
@@ -231,12 +241,13 @@ impl Recorder {
             && parted
             && slot.unmarked.load(Ordering::Relaxed) > 0
             && self.mark(slot, slot.last.load(Ordering::Relaxed));
+        slot.calling.store(self.ring.last() + 1, Ordering::Relaxed);
         let seq = self.ring.draw();
         let mut launch = self.describe(call, &shape, symbol);
         (launch.seq, launch.stream, launch.fenced) = (seq, slot.stream.id, fenced);
         self.ring.put(launch);
         slot.calling.store(seq, Ordering::Relaxed);
-        call.correlate(seq | if symbol.risky && kernel { RISKY } else { 0 });
+        call.correlate(seq | if symbol.risky { RISKY } else { 0 });
     }
 
     /// After a launch: sets its marker.
@@ -285,7 +296,7 @@ impl Recorder {
             fenced: false,
             marked: false,
             symbol,
-            call: if shape.kind == Kind::Kernel { "" } else { call.static_name() },
+            call: if shape.kind == Kind::Kernel { "" } else { call.name() },
             grid: shape.grid,
             block: shape.block,
             stream: 0,
@@ -319,12 +330,14 @@ impl Recorder {
             Markers::Every => true,
             Markers::Adaptive => risky || unmarked >= GRAPH_STRIDE,
         };
-        // Where a marker was never accepted, a refused one might spoil the capture: better none.
-        let word = proven.then(|| self.words.next(&self.driver).ok()).flatten();
+        // Where a marker was never accepted, a refused one might spoil the capture: better none. The driver, which is asked
+        // for memory, may hold a lock of its own: not under ours.
+        let wanting = proven && !self.captures.lock().get(id).is_some_and(|capture| capture.has_lane(stream));
+        let word = if wanting { self.words.next(&self.driver).ok() } else { None };
         let marker = {
             let mut captures = self.captures.lock();
             let Some(capture) = captures.of(id) else { return };
-            let lane = capture.lane(stream, || word);
+            let lane = capture.lane(stream, word);
             capture.add(launch, lane, due)
         };
         self.capture_marker(id, stream, marker);
@@ -390,14 +403,13 @@ impl Recorder {
         }
     }
 
-    /// The host has waited, without an error: what was launched before is done, markers or not.
-    fn waited(&self, call: &Call<'_>) {
-        let upto = call.correlation();
+    /// The streams that the call waits for; `None` if it waits for an event.
+    fn waited(call: &Call<'_>) -> Option<Which> {
         match ops::waited_for(call.id) {
-            Waited::Stream => self.streams.synchronised(call.context, Some((call.stream(0), thread())), upto),
-            Waited::DefaultStream => self.streams.synchronised(call.context, Some((0, 0)), upto),
-            Waited::Context => self.streams.synchronised(call.context, None, upto),
-            Waited::Event => self.streams.event_reached(call.word(0)),
+            Waited::Stream => Some(Which::One(call.stream(0), thread())),
+            Waited::DefaultStream => Some(Which::One(0, 0)),
+            Waited::Context => Some(Which::All),
+            Waited::Event => None,
         }
     }
 
@@ -513,17 +525,13 @@ impl Call<'_> {
         unsafe { self.data.correlationData.as_ref() }.copied().unwrap_or(0)
     }
 
-    fn static_name(&self) -> &'static str {
+    fn name(&self) -> &'static str {
         let name = self.data.functionName;
         if name.is_null() {
             return "?";
         }
         // SAFETY: names of entry points are static strings of CUPTI, which is never unloaded.
         unsafe { CStr::from_ptr(name) }.to_str().unwrap_or("?")
-    }
-
-    fn name(&self) -> String {
-        self.static_name().to_string()
     }
 }
 

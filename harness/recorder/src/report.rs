@@ -123,8 +123,7 @@ impl Reporter {
             let mut inner = recorder.streams.lock();
             // An error in a context in which nothing was launched is another's, seen from here.
             let known = inner.contexts.iter().any(|seen| seen.context == context);
-            let faulted = |seen: &&Seen| seen.faulted && (seen.context == context || !known);
-            if inner.contexts.iter().find(faulted).is_some() {
+            if inner.contexts.iter().any(|seen| seen.faulted && (seen.context == context || !known)) {
                 return;
             }
             inner.contexts.iter_mut().filter(|seen| seen.context == context).for_each(|seen| seen.faulted = true);

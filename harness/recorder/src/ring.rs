@@ -97,14 +97,14 @@ impl Ring {
         Self { entries, next: AtomicU64::new(0) }
     }
 
-    /// The next ordinal.
+    /// The next ordinal. Who sees it in [`Ring::last`] sees what the thread did before.
     pub(crate) fn draw(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed) + 1
+        self.next.fetch_add(1, Ordering::Release) + 1
     }
 
     /// The last ordinal that was drawn.
     pub(crate) fn last(&self) -> u64 {
-        self.next.load(Ordering::Relaxed)
+        self.next.load(Ordering::Acquire)
     }
 
     /// Bytes that it can come to hold.

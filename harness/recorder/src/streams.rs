@@ -97,7 +97,8 @@ pub(crate) struct Slot {
     marked: AtomicU64,
     /// The last launch: of this thread, so it is in the stream. Another thread may have drawn a later ordinal and not be there.
     pub(crate) last: AtomicU64,
-    /// The launch whose call has not returned, or 0. It may be waiting for the device.
+    /// The launch whose call has not returned (an ordinal up to its own while it draws that one), or 0. It may be waiting
+    /// for the device.
     pub(crate) calling: AtomicU64,
     /// Launches since the last marker.
     pub(crate) unmarked: AtomicU32,
@@ -106,11 +107,13 @@ pub(crate) struct Slot {
 impl Slot {
     /// Everything of this thread up to this ordinal is done.
     pub(crate) fn completed(&self) -> u64 {
-        let marked = self.marked.load(Ordering::Acquire);
         let Some(word) = self.word else { return 0 };
+        // The word first: a marker that is set and written in between must not be ahead of the last one we know of.
+        let written = word.value();
+        let marked = self.marked.load(Ordering::Acquire);
         // The word has the low half of the ordinal; the distance to the last marker gives the rest.
         #[expect(clippy::cast_possible_truncation, reason = "the low half is meant")]
-        let behind = (marked as u32).wrapping_sub(word.value());
+        let behind = (marked as u32).wrapping_sub(written);
         marked.saturating_sub(u64::from(behind))
     }
 
@@ -140,6 +143,14 @@ impl Slot {
             Err(rc)
         }
     }
+}
+
+/// Streams of a context that the host waits for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Which {
+    /// One, and the calling thread: it matters for the per-thread stream.
+    One(Stream, i32),
+    All,
 }
 
 /// A wait of one stream for another.
@@ -219,6 +230,18 @@ impl Streams {
     }
 
     fn make(&self, driver: &Driver, words: &Words, context: Context, stream: Stream, thread: i32) -> &'static Slot {
+        let owner = if stream == PER_THREAD { thread } else { 0 };
+        // One slot only: a second one would know nothing of the launches that the first has not marked yet.
+        let existing = {
+            let inner = self.lock();
+            let known = inner.find(context, stream, owner);
+            known.and_then(|known| {
+                inner.slots.iter().rev().find(|s| s.stream.id == known.id && s.thread == thread).copied()
+            })
+        };
+        if let Some(slot) = existing {
+            return slot;
+        }
         // The driver is asked before the lock is taken: it may hold a lock of its own while it calls back into us.
         let (device, word, order) = (driver.current_device(), words.next(driver).ok(), driver.order(stream));
         let fresh = !self.lock().contexts.iter().any(|seen| seen.context == context);
@@ -227,7 +250,6 @@ impl Streams {
         if fresh && !inner.contexts.iter().any(|seen| seen.context == context) {
             inner.contexts.push(Seen { context, probe, faulted: false });
         }
-        let owner = if stream == PER_THREAD { thread } else { 0 };
         let known = inner.find(context, stream, owner).unwrap_or_else(|| {
             let id = u32::try_from(inner.streams.len()).unwrap_or(u32::MAX);
             let known: &'static Known = Box::leak(Box::new(Known {
@@ -289,14 +311,19 @@ impl Streams {
         };
     }
 
-    /// The program has waited for a stream (whose thread matters for the per-thread one), or for all of a context.
-    pub(crate) fn synchronised(&self, context: Context, which: Option<(Stream, i32)>, upto: u64) {
+    /// The program is about to wait for some streams: the last launch, of those up to `last`, that it surely waits for. A
+    /// launch whose call has not returned may come into its stream only after the wait began.
+    pub(crate) fn waiting(&self, context: Context, which: Which, last: u64) -> u64 {
         let inner = self.lock();
-        let waited = |s: &&&'static Known| match which {
-            None => s.context == context,
-            Some((stream, thread)) => s.is(context, stream, if stream == PER_THREAD { thread } else { 0 }),
-        };
-        for stream in inner.streams.iter().filter(waited) {
+        let waited = inner.slots.iter().filter(|slot| slot.stream.is_one_of(context, which));
+        let calling = waited.map(|slot| slot.calling.load(Ordering::Acquire)).filter(|seq| *seq != 0);
+        calling.map(|seq| seq - 1).fold(last, u64::min)
+    }
+
+    /// The program has waited for some streams; `upto` is what `waiting` told before.
+    pub(crate) fn synchronised(&self, context: Context, which: Which, upto: u64) {
+        let inner = self.lock();
+        for stream in inner.streams.iter().filter(|stream| stream.is_one_of(context, which)) {
             stream.synchronise(upto.min(stream.issued.load(Ordering::Relaxed)));
         }
     }
@@ -342,6 +369,13 @@ impl Known {
     fn is(&self, context: Context, stream: Stream, owner: i32) -> bool {
         let same = self.context == context && self.handle == stream && self.thread == owner;
         same && self.is_open()
+    }
+
+    fn is_one_of(&self, context: Context, which: Which) -> bool {
+        match which {
+            Which::All => self.context == context,
+            Which::One(stream, thread) => self.is(context, stream, if stream == PER_THREAD { thread } else { 0 }),
+        }
     }
 
     fn close(&self) {

@@ -519,6 +519,18 @@ fn handles_that_are_given_again() {
 }
 
 #[test]
+fn a_stream_destroyed_beside_the_faulty_one() {
+    let outcome = session("destroyed_beside.py").run();
+    let lines: Vec<u32> = outcome.fault().culprits.iter().map(place).collect();
+    assert!(lines.contains(&outcome.line("# FAULT")), "{lines:?}");
+}
+
+#[test]
+fn a_launch_that_comes_after_a_wait_began() {
+    exact(&session("late_launch.py").env("FAKE_SLOW_LAUNCH", "200000").run(), 700, "cuStreamSynchronize");
+}
+
+#[test]
 fn threads_with_a_stream_each() {
     let outcome = session("threads.py").run();
     exact(&outcome, 710, "cuStreamSynchronize");
@@ -780,8 +792,16 @@ fn soak() {
 fn captures_are_not_disturbed() {
     for markers in ["adaptive", "every"] {
         healthy(|| session("slow_capture.py").env("FAULTLAB_RECORDER_MARKERS", markers));
-        healthy(|| session("failed_capture.py").env("FAULTLAB_RECORDER_MARKERS", markers));
+        let spoilt = healthy(|| session("failed_capture.py").env("FAULTLAB_RECORDER_MARKERS", markers));
+        let set = spoilt.exits()[0].markers;
+        assert!(set >= 20, "{markers}: a capture that failed is over: {set} markers for 20 waits");
     }
+}
+
+#[test]
+fn a_big_graph_takes_little_memory() {
+    let exit = healthy(|| session("big_graph.py")).exits()[0].clone();
+    assert!(exit.bytes < 100_000, "{exit:?}");
 }
 
 #[test]

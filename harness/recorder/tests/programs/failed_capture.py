@@ -24,3 +24,6 @@ with cuda.Graph(stream) as graph:
     cuda.launch("index")
 graph.replay()
 print(target.read(stream=stream))
+for _ in range(20):  # that nothing is captured any more shows in the markers
+    cuda.launch("vectorized_elementwise_kernel", stream=stream)
+    stream.synchronize()
