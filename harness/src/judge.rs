@@ -121,11 +121,13 @@ fn judge_program(scenario: &Scenario, device: Device, exit: &Exit, findings: &[F
         let reason = format!("it names the kernel {} and no line of the program", kernel.name);
         return Outcome::Judged(Judgement { verdict, named: None, kernel: Some(kernel), decided_by: at, reason });
     }
+    let asserted = findings.iter().any(|f| f.kind == FindingKind::DeviceAssertion);
     match exit {
-        Exit::Code(0) if expected_error.is_some() => {
+        // A program can end before it meets the error; that the device printed an assertion shows that the fault was there.
+        Exit::Code(0) if expected_error.is_some() && !asserted => {
             Outcome::FaultMasked { reason: "the program ran to its end: exit 0, and nothing was said".into() }
         }
-        Exit::Code(0) => Outcome::Judged(Judgement {
+        Exit::Code(0) if !asserted => Outcome::Judged(Judgement {
             verdict: Verdict::Undetected,
             named: None,
             kernel: None,
@@ -280,6 +282,12 @@ mod tests {
             check(Subject::Program, &Exit::Code(1), &[kernel("nll_loss_forward"), exception(TYPE, TEXT, &[12])]);
         let judgement = outcome.judgement().map(|j| (j.verdict, j.kernel.as_ref().and_then(|k| k.right)));
         assert_eq!(judgement, Some((Verdict::WrongPlace, Some(true))));
+    }
+
+    #[test]
+    fn an_assertion_that_no_call_met_is_no_masked_fault() {
+        let lambda = testing::finding(FindingKind::DeviceAssertion, None, "assert", Location::default());
+        assert_eq!(check(Subject::Program, &Exit::Code(0), &[lambda]).label(), "undetected");
     }
 
     #[test]

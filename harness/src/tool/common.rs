@@ -153,16 +153,21 @@ impl Reader<'_> {
     }
 
     fn assertion(&self, a: &DeviceAssertion) -> Finding {
-        let kernel = a.function.as_ref().map(|name| Kernel {
+        let kernel = a.function.as_ref().filter(|name| names_something(name)).map(|name| Kernel {
             name: name.clone(),
             block: Some(a.first.block),
             thread: Some(a.first.thread),
             threads: Some(a.count),
         });
+        let first = if kernel.is_some() {
+            String::new()
+        } else {
+            format!(", first in block {:?}, thread {:?}", a.first.block, a.first.thread)
+        };
         Finding {
             kind: FindingKind::DeviceAssertion,
             error_type: None,
-            message: format!("Assertion `{}` failed in {} of the device's threads", a.expression, a.count),
+            message: format!("Assertion `{}` failed in {} of the device's threads{first}", a.expression, a.count),
             location: Location {
                 kernel,
                 device: Some(DeviceLine { file: a.file.clone(), line: a.line, expression: Some(a.expression.clone()) }),
@@ -198,7 +203,26 @@ impl Reader<'_> {
     }
 }
 
+/// Whether an assertion's function tells which kernel it is: the body of a lambda, as most element-wise and indexing
+/// kernels of `PyTorch` have, is `operator()` in all of them, and Triton keeps no name.
+fn names_something(function: &str) -> bool {
+    !matches!(function, "operator()" | "unknown") && !function.ends_with("::operator()")
+}
+
 /// "Exception ignored in …": printed by the interpreter for an error that ended nothing.
 fn is_ignored(traceback: &Traceback) -> bool {
     matches!(traceback.heading, Some(Heading::Ignored { .. }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lambda_names_no_kernel() {
+        for function in ["operator()", "at::native::index_kernel::operator()", "unknown"] {
+            assert!(!names_something(function), "{function}");
+        }
+        assert!(names_something("nll_loss_forward_reduce_cuda_kernel_2d"));
+    }
 }
