@@ -5,6 +5,7 @@
 //! temperature, neighbours) hits both. A process whose tool cannot be shown to have been on gives no figure.
 
 pub mod claims;
+pub mod cores;
 pub mod order;
 pub mod program;
 pub mod report;
@@ -38,6 +39,8 @@ pub struct Bench {
     pub stack: Stack,
     /// Processor cores that faultlab may use.
     pub cores: Option<usize>,
+    /// Those that the processes were kept on, by number.
+    pub pinned: Option<Vec<usize>>,
     /// Rounds asked for.
     pub rounds: u32,
     /// Timed windows of a process.
@@ -246,6 +249,7 @@ pub(crate) mod testing {
             device: Device::Cuda,
             stack: Stack { gpu: Some("NVIDIA H200".into()), torch: Some("2.11.0".into()), ..Stack::default() },
             cores: Some(4),
+            pinned: Some(vec![12, 13, 14, 15]),
             rounds: 3,
             windows: 3,
             programs: vec![ProgramBench { program: "mlp".into(), iters: 200, rows }],

@@ -35,6 +35,8 @@ pub struct Request {
     pub iters: Option<u32>,
     /// Where the tensors live.
     pub device: Device,
+    /// The cores that this process is kept on.
+    pub pinned: Option<Vec<usize>>,
     /// No round begins that would end later.
     pub budget: Option<Duration>,
     /// Of one process.
@@ -72,6 +74,7 @@ pub async fn bench(
         device: request.device,
         stack: host.stack(request.device),
         cores: std::thread::available_parallelism().ok().map(usize::from),
+        pinned: request.pinned.clone(),
         rounds: request.rounds,
         windows: request.windows,
         programs,

@@ -332,6 +332,11 @@ pub(super) struct BenchArgs {
     #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
     pub(super) device: DeviceChoice,
 
+    /// Processor cores that the processes are kept on, such as 2-5,8; `any` lets them wander (default: the last four where
+    /// there are eight or more)
+    #[arg(long, value_name = "LIST")]
+    pub(super) cores: Option<crate::bench::cores::Cores>,
+
     /// The interpreter that programs are run with
     #[arg(long, default_value = "python3", value_name = "PATH")]
     pub(super) python: String,

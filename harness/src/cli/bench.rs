@@ -9,7 +9,7 @@ use super::{CliError, Status};
 use crate::backend::Backend;
 use crate::bench::program::{self, Program};
 use crate::bench::run::{Event, Request, bench};
-use crate::bench::{BASELINE, Bench, ProgramBench, Trouble, report};
+use crate::bench::{BASELINE, Bench, ProgramBench, Trouble, cores, report};
 use crate::case::{Device, Mode};
 use crate::tool::{self, Tool};
 
@@ -48,6 +48,7 @@ pub(super) async fn run(args: BenchArgs, terminal: &Terminal) -> Result<Status, 
         windows: args.windows,
         iters: args.iters,
         device,
+        pinned: cores::pin(&args.cores.unwrap_or_default()).map_err(CliError::Usage)?,
         budget: args.budget.map(Duration::from_secs_f64),
         timeout: Duration::from_secs_f64(args.timeout),
         folder: folder.path().into(),

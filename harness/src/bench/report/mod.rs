@@ -46,7 +46,11 @@ fn cells(program: &ProgramBench, row: &Row) -> [String; 7] {
 
 /// Under what conditions all of it was measured.
 fn conditions(bench: &Bench) -> String {
-    let cores = bench.cores.map_or_else(String::new, |n| format!(", {n} processor cores"));
+    let cores = match (&bench.pinned, bench.cores) {
+        (Some(cores), _) => format!(", on processor cores {}", super::cores::shown(cores)),
+        (None, Some(n)) => format!(", {n} processor cores"),
+        (None, None) => String::new(),
+    };
     format!(
         "Measured on {}{cores}; tensors on {}. Each figure is the middle of {} windows of a process; each ratio \
          compares two processes of one round, with plain async (bare) as 1; shown is the median round (lowest to \
