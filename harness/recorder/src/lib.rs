@@ -11,7 +11,7 @@
 
 mod autograd;
 mod capture;
-mod compiled;
+pub mod compiled;
 mod config;
 mod cuda;
 mod cupti;

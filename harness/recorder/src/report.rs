@@ -188,17 +188,15 @@ impl Reporter {
     pub(crate) fn exit(&self, recorder: &Recorder) {
         let launches = recorder.ring.last();
         let streams = recorder.streams.lock().streams.len();
+        let written = usize::try_from(launches).unwrap_or(usize::MAX).saturating_mul(size_of::<ring::Launch>());
+        let ring = recorder.ring.bytes().min(written);
+        let python = recorder.python().map_or(0, crate::python::Python::bytes);
         self.record(&Record::Exit(Exit {
             launches,
             markers: recorder.markers_set(),
             evicted: launches.saturating_sub(recorder.ring.capacity()),
             streams: u32::try_from(streams).unwrap_or(u32::MAX),
-            bytes: recorder
-                .ring
-                .bytes()
-                .min(usize::try_from(launches).unwrap_or(usize::MAX).saturating_mul(size_of::<ring::Launch>()))
-                as u64
-                + recorder.words.bytes(),
+            bytes: ring as u64 + recorder.words.bytes() + python as u64,
             faulted: self.faulted.load(Ordering::Relaxed),
         }));
     }
@@ -345,7 +343,7 @@ impl<'a> View<'a> {
             self.join_graph(recorder, launch, described, evidence);
         }
         if let Some(folder) = &recorder.config.folder {
-            described.source = compiled::sources(folder, &described.symbol, &described.frames);
+            described.source = compiled::own_sources(folder, &described.symbol, &described.frames);
         }
     }
 

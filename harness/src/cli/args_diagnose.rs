@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 
 use super::args::seconds;
-use crate::diagnose::report::Output;
+use crate::diagnose::report::Format;
+use crate::report::Output;
 
 #[derive(Debug, ClapArgs)]
 pub(super) struct DiagnoseArgs {
@@ -36,7 +37,7 @@ pub(super) struct DiagnoseArgs {
 
     /// terminal, markdown or json, with `:PATH` into a file; may be given several times
     #[arg(long, default_value = "terminal", value_name = "F[:PATH]")]
-    pub(super) format: Vec<Output>,
+    pub(super) format: Vec<Output<Format>>,
 
     /// Write reports and captures into an archive to attach to a bug report: PATH.tar.gz or PATH.tar
     #[arg(long, value_name = "PATH")]

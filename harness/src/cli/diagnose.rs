@@ -11,9 +11,10 @@ use super::{CliError, Status, environment, this_program};
 use crate::diagnose::attach::{AttachRequest, attach};
 use crate::diagnose::bundle::{self, Form, Secrets};
 use crate::diagnose::model::{Diagnosis, Outcome, Step};
-use crate::diagnose::report::{Format, Output};
+use crate::diagnose::report::Format;
 use crate::diagnose::run::{DiagnoseError, Event, Kept, Request, diagnose};
 use crate::recorder_env::{library_beside, shim_files};
+use crate::report::Output;
 
 /// Bytes of each stream of a run that are kept.
 const OUTPUT_CAP: usize = 4 << 20;
@@ -139,7 +140,7 @@ fn say(terminal: &Terminal, event: &Event<'_>) {
     }
 }
 
-fn write_reports(diagnosis: &Diagnosis, outputs: &[Output], terminal: &Terminal) -> Result<(), CliError> {
+fn write_reports(diagnosis: &Diagnosis, outputs: &[Output<Format>], terminal: &Terminal) -> Result<(), CliError> {
     for output in outputs {
         match &output.path {
             None => {

@@ -8,13 +8,13 @@ use jiff::Timestamp;
 use thiserror::Error;
 use tokio::sync::watch;
 
+use super::command;
 use super::escalate::{self, Planned, StepId};
 use super::knowledge::{Knowledge, Seen};
 use super::model::{Confidence, Diagnosis, HostFacts, Origin, Outcome, Place, SCHEMA_VERSION, Step};
 use super::observe::{self, Observed};
 use super::source::{self, ReadSource};
 use super::{advice, locate};
-use super::{command, compiled};
 use crate::backend::probe;
 use crate::backend::user::{self, Ended, UserCommand, UserCommandError};
 use crate::capture::{Capture, Exit, Meta, Provenance};
@@ -22,6 +22,7 @@ use crate::case::{CaseId, Device, Subject};
 use crate::host::{Host, Stack};
 use crate::recorder_env::{RecorderEnv, RecorderSettings, recorder_env};
 use crate::tool::{self, Activity, RECORDED};
+use faultlab_recorder::compiled::is_kernel_file;
 
 /// Seconds that a run may still take once the recorder has reported a hang: other processes report theirs.
 const AFTER_HANG: Duration = Duration::from_secs(2);
@@ -576,7 +577,7 @@ fn read_reports(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if observe::is_record_file(&name) || compiled::is_kernel_file(&name) {
+        if observe::is_record_file(&name) || is_kernel_file(&name) {
             files.insert(name, read_capped(&entry.path(), REPORT_CAP).unwrap_or_default());
         }
     }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::harmless;
 use super::markdown::escape;
+use super::{harmless, qualified_name};
 use crate::case::CaseId;
 use crate::finding::{Finding, NativeFrame};
 use crate::results::Run;
@@ -94,26 +94,9 @@ fn place(frame: &NativeFrame) -> String {
     escape(&text)
 }
 
-/// A function's qualified name without template arguments, parameters and what surrounds it: a column is narrow.
+/// A function's name for a cell of a table.
 fn function(symbol: &str) -> String {
-    let mut plain = String::new();
-    let mut depth = 0usize;
-    // `operator<` and `operator->` have brackets in their names.
-    let symbol = symbol.replace("(anonymous namespace)::", "").replace("operator()", "operator call");
-    for c in symbol.chars() {
-        match c {
-            '<' => depth += 1,
-            '>' => depth = depth.saturating_sub(1),
-            '(' if depth == 0 => break,
-            c if depth == 0 => plain.push(c),
-            _ => {}
-        }
-    }
-    // A template's name begins with its return type.
-    let name = plain.trim().replace("operator call", "operator()");
-    let name = name.rsplit(' ').next().unwrap_or_default();
-    let name = if name.is_empty() { symbol.as_str() } else { name };
-    harmless(name).replace(['`', '|', '\n'], " ")
+    harmless(&qualified_name(symbol)).replace(['`', '|', '\n'], " ")
 }
 
 #[cfg(test)]

@@ -32,12 +32,10 @@ pub enum ReportFormat {
     Scoreboard,
 }
 
-impl ReportFormat {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::Terminal, Self::Json, Self::Junit, Self::Markdown, Self::Scoreboard];
+impl Named for ReportFormat {
+    const ALL: &'static [Self] = &[Self::Terminal, Self::Json, Self::Junit, Self::Markdown, Self::Scoreboard];
 
-    /// The name on the command line.
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::Terminal => "terminal",
             Self::Json => "json",
@@ -46,7 +44,9 @@ impl ReportFormat {
             Self::Scoreboard => "scoreboard",
         }
     }
+}
 
+impl ReportFormat {
     /// The report's text. Styling escapes are part of a terminal report only; the caller strips them where
     /// the output is no terminal.
     pub fn render(self, run: &Run, layout: Layout) -> String {
@@ -80,16 +80,25 @@ impl Default for Layout {
     }
 }
 
+/// Formats that the command line can name.
+pub trait Named: Copy + 'static {
+    /// All of them.
+    const ALL: &'static [Self];
+
+    /// The name on the command line.
+    fn name(self) -> &'static str;
+}
+
 /// `FORMAT` or `FORMAT:PATH`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Output {
+pub struct Output<F = ReportFormat> {
     /// Which.
-    pub format: ReportFormat,
+    pub format: F,
     /// Where; `None` is standard output.
     pub path: Option<PathBuf>,
 }
 
-impl FromStr for Output {
+impl<F: Named> FromStr for Output<F> {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, Self::Err> {
@@ -98,8 +107,8 @@ impl FromStr for Output {
             Some((name, path)) => (name, Some(PathBuf::from(path))),
             None => (s, None),
         };
-        let format = ReportFormat::ALL.into_iter().find(|f| f.name() == name).ok_or_else(|| {
-            let names: Vec<&str> = ReportFormat::ALL.iter().map(|f| f.name()).collect();
+        let format = F::ALL.iter().copied().find(|f| f.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = F::ALL.iter().map(|f| f.name()).collect();
             format!("unknown format `{name}`; possible: {}", names.join(", "))
         })?;
         Ok(Self { format, path })
@@ -124,11 +133,13 @@ fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { char::REPLACEMENT_CHARACTER } else { c }).collect()
 }
 
-/// The kernel's bare name, for a narrow column: without return type, template arguments and parameters.
-fn short_kernel(name: &str) -> String {
+/// A function's qualified name without template arguments, parameters and what surrounds it: a column is narrow.
+fn qualified_name(symbol: &str) -> String {
     let mut plain = String::new();
     let mut depth = 0usize;
-    for c in name.replace("(anonymous namespace)::", "").chars() {
+    // `operator<` and `operator->` have brackets in their names.
+    let text = symbol.replace("(anonymous namespace)::", "").replace("operator()", "operator call");
+    for c in text.chars() {
         match c {
             '<' => depth += 1,
             '>' => depth = depth.saturating_sub(1),
@@ -137,9 +148,16 @@ fn short_kernel(name: &str) -> String {
             _ => {}
         }
     }
-    let plain = plain.trim();
-    let last = plain.rsplit([' ', ':']).next().unwrap_or(plain);
-    if last.is_empty() { name.to_string() } else { last.to_string() }
+    // A template's name begins with its return type.
+    let name = plain.trim().replace("operator call", "operator()");
+    let name = name.rsplit(' ').next().unwrap_or_default();
+    if name.is_empty() { symbol.to_string() } else { name.to_string() }
+}
+
+/// The kernel's bare name, for a narrow column: without its namespace too.
+fn short_kernel(name: &str) -> String {
+    let qualified = qualified_name(name);
+    qualified.rsplit("::").next().filter(|last| !last.is_empty()).unwrap_or(name).to_string()
 }
 
 /// `5.2 s`, `310 ms`.
@@ -159,7 +177,7 @@ mod tests {
                 "void at::native::(anonymous namespace)::indexSelectSmallIndex<float, long, (int)2>(at::cuda::detail::TensorInfo<T1, T3>)",
                 "indexSelectSmallIndex",
             ),
-            ("operator()", "operator"),
+            ("operator()", "operator()"),
             ("<x>", "<x>"),
         ] {
             assert_eq!(short_kernel(long), short);
