@@ -28,6 +28,9 @@ use crate::symbols::Symbol;
 const AROUND: usize = 4;
 /// Candidates that are described.
 const MOST_CULPRITS: usize = 64;
+/// The same where no markers narrow them down: some iterations of a training step have about so many of different kernel, size
+/// and line.
+const MOST_UNMARKED: usize = 1024;
 /// Of these, how many the block on standard error shows.
 const MOST_SHOWN: usize = 6;
 /// How far the chain of backward nodes of backward nodes is followed.
@@ -237,6 +240,13 @@ type Lines = RefCell<HashMap<LineKey, Option<(String, u32)>>>;
 /// What the line follows from: the frames, the kernel, the backward node.
 type LineKey = (Vec<(u32, i32)>, Symbol, u64, usize);
 
+/// What the line of a launch follows from; `None` where only native frames tell it.
+fn line_key(launch: &ring::Launch) -> Option<LineKey> {
+    let Stack::Python(frames) = &launch.stack else { return None };
+    let frames = frames.frames[..usize::from(frames.len)].iter().map(|f| (f.code, f.lasti)).collect();
+    Some((frames, launch.symbol, launch.autograd.node.map_or(0, |node| node.sequence), launch.graph))
+}
+
 /// So many are looked up: a backward launch's takes a walk through the ring.
 const MOST_LINES: usize = 256;
 
@@ -251,19 +261,40 @@ impl<'a> View<'a> {
         Self { taken, scene: Scene::new(&taken.launches, &taken.progress) }
     }
 
-    /// The candidates, one for each kernel and line: a loop may have made hundreds.
+    /// The candidates, one for each kernel and line: a loop may have made hundreds. Without markers they are all launches
+    /// that nobody waited for, and whoever joins them with a core dump needs the kernel's size too.
     fn culprits(&self, recorder: &Recorder, candidates: &[ring::Launch], evidence: &mut Vec<String>) -> Vec<Launch> {
+        let unmarked = recorder.without_markers().is_some();
+        let most = if unmarked { MOST_UNMARKED } else { MOST_CULPRITS };
         let mut culprits: Vec<Launch> = Vec::new();
+        // Which of them a launch of the same code is, so that each is described once; none, where there are too many.
+        let mut known: HashMap<_, Option<usize>> = HashMap::new();
         for candidate in candidates {
+            let size = unmarked.then_some((candidate.grid, candidate.block));
+            let key = line_key(candidate).map(|key| (key, size));
+            if let Some(at) = key.as_ref().and_then(|key| known.get(key)) {
+                if let Some(at) = at {
+                    culprits[*at].count += 1;
+                }
+                continue;
+            }
             let mut described = self.describe(recorder, candidate, true);
-            let same = |known: &Launch| known.symbol == described.symbol && known.frames == described.frames;
-            match culprits.iter().position(same) {
+            let same = |other: &Launch| {
+                let size = (other.grid, other.block) == (described.grid, described.block);
+                (size || !unmarked) && other.symbol == described.symbol && other.frames == described.frames
+            };
+            let mut at = culprits.iter().position(same);
+            match at {
                 Some(at) => culprits[at].count += 1,
-                None if culprits.len() < MOST_CULPRITS => {
+                None if culprits.len() < most => {
                     self.join(recorder, candidate, &mut described, evidence);
+                    at = Some(culprits.len());
                     culprits.push(described);
                 }
                 None => {}
+            }
+            if let Some(key) = key {
+                known.insert(key, at);
             }
         }
         culprits
@@ -394,14 +425,7 @@ impl<'a> View<'a> {
 
     /// The line that a launch stands for, to tell whether several candidates are of one.
     fn line(&self, recorder: &Recorder, launch: &ring::Launch, lines: &Lines) -> Option<(String, u32)> {
-        let frames = match &launch.stack {
-            Stack::Python(frames) => {
-                frames.frames[..usize::from(frames.len)].iter().map(|f| (f.code, f.lasti)).collect()
-            }
-            Stack::Native(_) => return None,
-        };
-        let node = launch.autograd.node.map_or(0, |node| node.sequence);
-        let key = (frames, launch.symbol, node, launch.graph);
+        let key = line_key(launch)?;
         if let Some(known) = lines.borrow().get(&key) {
             return known.clone();
         }

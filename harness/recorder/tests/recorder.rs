@@ -888,6 +888,21 @@ fn without_markers_the_launches_are_candidates() {
 }
 
 #[test]
+fn without_markers_kernel_and_size_are_told_of_each() {
+    let outcome = session("many_sizes.py").env("FAULTLAB_RECORDER_MARKERS", "off").run();
+    let fault = outcome.fault();
+    let of = |grid| {
+        fault.culprits.iter().filter(|c| c.grid == grid && c.kernel == "gather_fault_assert").collect::<Vec<_>>()
+    };
+    let named = of([150, 2, 1]);
+    assert_eq!(named.len(), 1, "{:?}", fault.evidence);
+    assert_eq!(place(named[0]), outcome.line("# FAULT"));
+    assert_eq!(of([150, 1, 1]).len(), 1);
+    let counted: u32 = fault.culprits.iter().map(|c| c.count).sum();
+    assert_eq!((fault.culprits.len(), counted), (203, 2003), "one for each size, and no kernel left out");
+}
+
+#[test]
 fn a_report_that_cannot_be_written() {
     let outcome = session("two_lines.py").env("FAULTLAB_RECORDER_DIR", "/dev/null/nowhere").run();
     outcome.exited(1);
