@@ -221,11 +221,13 @@ pub enum Need {
     Debugpy,
     /// The launch recorder's library, beside the `faultlab` executable.
     Recorder,
+    /// The same for `LD_PRELOAD`.
+    RecorderPreload,
 }
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Gpu,
         Self::Torch,
         Self::Nvrtc,
@@ -236,6 +238,7 @@ impl Need {
         Self::Nvcc,
         Self::Debugpy,
         Self::Recorder,
+        Self::RecorderPreload,
     ];
 
     /// The name in `scenario.yaml`.
@@ -251,6 +254,7 @@ impl Need {
             Self::Nvcc => "nvcc",
             Self::Debugpy => "debugpy",
             Self::Recorder => "recorder",
+            Self::RecorderPreload => "recorder-preload",
         }
     }
 
@@ -277,7 +281,8 @@ impl Need {
             | Self::Nsys
             | Self::Nvcc
             | Self::Debugpy
-            | Self::Recorder => match host.programs.iter().find(|p| p.name == self.name()).map(|p| &p.version) {
+            | Self::Recorder
+            | Self::RecorderPreload => match host.programs.iter().find(|p| p.name == self.name()).map(|p| &p.version) {
                 Some(Ok(_)) => Ok(()),
                 Some(Err(missing)) => Err(format!("no {}: {missing}", self.name())),
                 None => Err(format!("no {}", self.name())),

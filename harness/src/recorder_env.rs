@@ -17,10 +17,13 @@ pub fn shim_files() -> impl Iterator<Item = (&'static Path, &'static [u8])> {
 /// The file of the recorder's library, beside the `faultlab` executable.
 pub const LIBRARY: &str = "libfaultlab_recorder.so";
 
-/// Where the recorder's library is expected: beside the executable; `cargo run` and `cargo test` leave it in `deps/` there.
-pub fn library_beside(program: &Path) -> PathBuf {
-    let beside = program.with_file_name(LIBRARY);
-    let built = program.with_file_name("deps").join(LIBRARY);
+/// The file of the library for `LD_PRELOAD`, there too.
+pub const PRELOAD_LIBRARY: &str = "libfaultlab_recorder_preload.so";
+
+/// Where one of these libraries is expected: beside the executable; `cargo run` and `cargo test` leave it in `deps/` there.
+pub fn library_beside(program: &Path, library: &str) -> PathBuf {
+    let beside = program.with_file_name(library);
+    let built = program.with_file_name("deps").join(library);
     if !beside.is_file() && built.is_file() { built } else { beside }
 }
 
@@ -53,11 +56,23 @@ impl Markers {
     }
 }
 
+/// How the library comes into the process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Entry {
+    /// The CUDA driver loads it; it is called back by CUPTI.
+    #[default]
+    Injection,
+    /// The dynamic loader does, before all others; it stands before the driver's entry points.
+    Preload,
+}
+
 /// How a process is to be recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct RecorderSettings<'a> {
     /// The recorder's library, absolute.
     pub library: &'a Path,
+    /// How it comes into the process.
+    pub entry: Entry,
     /// The folder that goes before `PYTHONPATH`, absolute: it joins compiled kernels to the user's lines.
     pub shim: Option<&'a Path>,
     /// The folder of the reports, absolute; `None`: the recorder writes to standard error alone.
@@ -85,7 +100,9 @@ pub struct RecorderEnv {
 pub fn recorder_env(settings: &RecorderSettings<'_>) -> RecorderEnv {
     let mut env = RecorderEnv::default();
     let mut set = |key: &str, value: String| env.set.insert(key.into(), value);
-    set(INJECTION, settings.library.display().to_string());
+    if settings.entry == Entry::Injection {
+        set(INJECTION, settings.library.display().to_string());
+    }
     if let Some(reports) = settings.reports {
         set(FOLDER, reports.display().to_string());
     }
@@ -96,6 +113,9 @@ pub fn recorder_env(settings: &RecorderSettings<'_>) -> RecorderEnv {
     set("FAULTLAB_RECORDER_STDERR", u8::from(settings.stderr).to_string());
     if settings.nan {
         set("FAULTLAB_RECORDER_NAN", "1".into());
+    }
+    if settings.entry == Entry::Preload {
+        env.prepend.insert("LD_PRELOAD".into(), vec![settings.library.display().to_string()]);
     }
     if let Some(shim) = settings.shim {
         env.prepend.insert("PYTHONPATH".into(), vec![shim.display().to_string()]);
@@ -176,6 +196,7 @@ mod tests {
     fn every_form_says_the_same() {
         let settings = RecorderSettings {
             library: Path::new("/opt/f/lib.so"),
+            entry: Entry::Injection,
             shim: Some(Path::new("/c/it's")),
             reports: Some(Path::new("/tmp/r")),
             markers: Markers::Adaptive,
@@ -210,6 +231,7 @@ mod tests {
     fn only_what_was_asked_for_is_set() {
         let settings = RecorderSettings {
             library: Path::new("/opt/f/lib.so"),
+            entry: Entry::Injection,
             shim: None,
             reports: Some(Path::new("/tmp/r")),
             markers: Markers::Every,
@@ -233,6 +255,9 @@ mod tests {
         let more = recorder_env(&RecorderSettings { shim: Some(Path::new("/s")), nan: true, hang_s: None, ..settings });
         assert_eq!(more.prepend["PYTHONPATH"], ["/s"]);
         assert_eq!(more.set["FAULTLAB_RECORDER_NAN"], "1");
+        let preloaded = recorder_env(&RecorderSettings { entry: Entry::Preload, ..settings });
+        assert_eq!(preloaded.prepend["LD_PRELOAD"], ["/opt/f/lib.so"]);
+        assert!(!preloaded.set.contains_key(INJECTION));
         assert!(!more.set.contains_key("FAULTLAB_RECORDER_HANG"));
     }
 }

@@ -222,6 +222,10 @@ pub struct Node {
     /// The lines of other nodes that can have faulted: markers inside a graph are few, because they cost it time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suspects: Vec<Frame>,
+    /// The other nodes themselves, one for each kernel, size and line, where no markers were set: a core dump then tells
+    /// which it was.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Launch>,
 }
 
 /// The process ends.

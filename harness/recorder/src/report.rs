@@ -413,14 +413,21 @@ impl<'a> View<'a> {
         node.stream = described.stream;
         node.seq = 0;
         self.join(recorder, &captured.launch, &mut node, evidence);
-        let mut others: Vec<Frame> = Vec::new();
+        let mut lines: Vec<Frame> = Vec::new();
+        let mut others: Vec<Launch> = Vec::new();
+        let wanted = if recorder.without_markers().is_some() { MOST_UNMARKED } else { 0 };
         for (_, other) in suspects.iter().filter(|(other, _)| other != place) {
-            let other = self.describe(recorder, &other.launch, false);
-            others.extend(other.place().filter(|frame| !others.contains(*frame)).cloned());
+            let mut other = self.describe(recorder, &other.launch, false);
+            lines.extend(other.place().filter(|frame| !lines.contains(*frame)).cloned());
+            (other.stream, other.seq) = (described.stream, 0);
+            let key = |o: &Launch| (o.symbol.clone(), o.grid, o.block, o.place().cloned());
+            if others.len() < wanted && !others.iter().any(|known| key(known) == key(&other)) {
+                others.push(other);
+            }
         }
-        others.truncate(MOST_CULPRITS);
+        lines.truncate(MOST_CULPRITS);
         let of = u32::try_from(of).unwrap_or(u32::MAX);
-        described.node = Some(Box::new(Node { index: *place, of, captured: node, suspects: others }));
+        described.node = Some(Box::new(Node { index: *place, of, captured: node, suspects: lines, others }));
     }
 
     /// The line that a launch stands for, to tell whether several candidates are of one.

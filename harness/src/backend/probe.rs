@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
 use super::docker;
-use crate::host::{Gpu, Host, Missing, Probed, Program, Python, PythonFolders, Torch};
-use crate::recorder_env::library_beside;
+use crate::host::{Gpu, Host, Missing, Need, Probed, Program, Python, PythonFolders, Torch};
+use crate::recorder_env::{LIBRARY, PRELOAD_LIBRARY, library_beside};
 
 /// The hidden subcommand that asks the CUDA driver, in a process of its own.
 pub const GPU_SUBCOMMAND: &str = "__probe-gpu";
@@ -115,7 +115,8 @@ pub async fn probe(faultlab: &Path, python: &str) -> Host {
     }
     let (python, torch, debugpy) = apart(python);
     programs.push(debugpy);
-    programs.push(recorder(&library_beside(faultlab)));
+    programs.push(recorder(Need::Recorder, &library_beside(faultlab, LIBRARY)));
+    programs.push(recorder(Need::RecorderPreload, &library_beside(faultlab, PRELOAD_LIBRARY)));
     Host { os: os(), gpus, driver: driver(), cuda: smi, python, torch, docker, programs }
 }
 
@@ -136,8 +137,8 @@ fn apart(answer: Probed<(Python, Option<Torch>, Option<String>)>) -> (Probed<Pyt
     (python, torch, Program { name: "debugpy".into(), purpose, path: None, version: debugpy })
 }
 
-/// The launch recorder's library. It is not loaded: only the driver does that, in the program to be recorded.
-pub fn recorder(path: &Path) -> Program {
+/// The launch recorder's library for a need. It is not loaded: that is done in the program to be recorded.
+pub fn recorder(need: Need, path: &Path) -> Program {
     let version = match std::fs::metadata(path) {
         Ok(file) if file.is_file() => Ok(format!("{} bytes at {}", file.len(), path.display())),
         _ => Err(Missing {
@@ -146,7 +147,7 @@ pub fn recorder(path: &Path) -> Program {
         }),
     };
     let found = version.as_ref().ok().map(|_| path.display().to_string());
-    Program { name: "recorder".into(), purpose: "the line of an asynchronous fault".into(), path: found, version }
+    Program { name: need.name().into(), purpose: "the line of an asynchronous fault".into(), path: found, version }
 }
 
 /// Asks an image what it has; see [`image_host`]. Its arguments are [`ASK_PYTHON`] and, as JSON, programs and folders.

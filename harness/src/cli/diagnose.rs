@@ -13,7 +13,7 @@ use crate::diagnose::bundle::{self, Form, Secrets};
 use crate::diagnose::model::{Diagnosis, Outcome, Step};
 use crate::diagnose::report::Format;
 use crate::diagnose::run::{DiagnoseError, Event, Kept, Request, diagnose};
-use crate::recorder_env::{library_beside, shim_files};
+use crate::recorder_env::{LIBRARY, library_beside, shim_files};
 use crate::report::Output;
 
 /// Bytes of each stream of a run that are kept.
@@ -110,7 +110,7 @@ fn bundle_form(path: Option<&Path>) -> Result<Option<(PathBuf, Form)>, CliError>
 
 /// The recorder's library lies beside this program.
 pub(super) fn recorder_beside(program: &Path) -> Result<PathBuf, String> {
-    let path = library_beside(program);
+    let path = library_beside(program, LIBRARY);
     if path.is_file() { Ok(path) } else { Err(format!("{} is not there", path.display())) }
 }
 

@@ -32,7 +32,8 @@ use crate::assets::{Assets, AssetsError};
 use crate::backend::{DockerError, ReplayError, probe, supervise};
 use crate::diagnose::model::Diagnosis;
 use crate::golden::GoldenError;
-use crate::host::Host;
+use crate::host::{Host, Need};
+use crate::recorder_env::PRELOAD_LIBRARY;
 use crate::results::{Run, Standing};
 use crate::run::RunError;
 use crate::run_dir::RunDirError;
@@ -223,9 +224,11 @@ async fn probed(program: &Path, python: &str) -> Host {
     if let Some(named) = environment().remove(probe::RECORDER_VARIABLE).filter(|path| !path.is_empty()) {
         // Cases run in other working directories.
         let path = std::path::absolute(&named).unwrap_or_else(|_| named.into());
-        let recorder = probe::recorder(&path);
-        host.programs.retain(|program| program.name != recorder.name);
-        host.programs.push(recorder);
+        let beside = path.with_file_name(PRELOAD_LIBRARY);
+        for recorder in [probe::recorder(Need::Recorder, &path), probe::recorder(Need::RecorderPreload, &beside)] {
+            host.programs.retain(|program| program.name != recorder.name);
+            host.programs.push(recorder);
+        }
     }
     host
 }

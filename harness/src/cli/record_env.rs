@@ -8,7 +8,7 @@ use super::output::Terminal;
 use super::{CliError, Status, environment, this_program};
 use crate::capture::sha256_hex;
 use crate::diagnose::command::{self, Kind};
-use crate::recorder_env::{EnvForm, LIBRARY, Markers, RecorderSettings, recorder_env, shim_files};
+use crate::recorder_env::{Entry, EnvForm, LIBRARY, Markers, RecorderSettings, recorder_env, shim_files};
 
 pub(super) fn run(args: &RecordEnvArgs, cwd: &Path, terminal: &Terminal) -> Result<Status, CliError> {
     let form = match args {
@@ -31,6 +31,7 @@ pub(super) fn run(args: &RecordEnvArgs, cwd: &Path, terminal: &Terminal) -> Resu
     let python = args.command.is_empty() || command::kind(&args.command) != Kind::Executable;
     let settings = RecorderSettings {
         library: &library,
+        entry: Entry::Injection,
         shim: python.then_some(shim.as_path()),
         reports: Some(&reports),
         markers: match args.markers {

@@ -336,7 +336,7 @@ mod tests {
         let mut l = launch(12, "cuGraphLaunch", &[("/j/t.py", 31)]);
         l.kind = "graph".into();
         let captured = launch(3, "index_copy", &[("/j/t.py", 13)]);
-        l.node = Some(Box::new(format::Node { index: 1, of: 4, captured, suspects: Vec::new() }));
+        l.node = Some(Box::new(format::Node { index: 1, of: 4, captured, suspects: Vec::new(), others: Vec::new() }));
         let place = &place_of(&l, "recorder").unwrap();
         assert_eq!((place.short(), place.related[0].line), ("t.py:31".into(), 13));
         assert_eq!(place.kernel.as_ref().map(|k| k.name.as_str()), Some("index_copy"));

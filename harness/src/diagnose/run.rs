@@ -20,7 +20,7 @@ use crate::backend::user::{self, Ended, UserCommand, UserCommandError};
 use crate::capture::{Capture, Exit, Meta, Provenance};
 use crate::case::{CaseId, Device, Subject};
 use crate::host::{Host, Stack};
-use crate::recorder_env::{RecorderEnv, RecorderSettings, recorder_env};
+use crate::recorder_env::{Entry, RecorderEnv, RecorderSettings, recorder_env};
 use crate::tool::{self, Activity, RECORDED};
 use faultlab_recorder::compiled::is_kernel_file;
 
@@ -298,6 +298,7 @@ impl Flow<'_> {
         let recorder = match (step.markers(), &request.recorder) {
             (Some(markers), Ok(library)) => recorder_env(&RecorderSettings {
                 library,
+                entry: Entry::Injection,
                 shim: request.shim.as_deref(),
                 reports: Some(&reports),
                 markers,

@@ -25,13 +25,22 @@ use crate::finding::{Finding, FindingKind};
 use crate::host::Need;
 
 const DUMP: &str = "core.cuda";
-const READ: &str = "coredump.txt";
 const ENABLE: &str = "CUDA_ENABLE_COREDUMP_ON_EXCEPTION";
 const FLAGS: &str = "skip_nonrelocated_elf_images,skip_global_memory,skip_shared_memory,skip_local_memory,\
                      skip_constbank_memory,skip_abort";
 
 /// See the module.
 pub(super) struct Coredump;
+
+impl Coredump {
+    /// What cuda-gdb said of the dump.
+    pub(super) const READ: &str = "coredump.txt";
+
+    /// Where the kernel stopped, if there is a dump.
+    pub(super) fn stop(capture: &Capture) -> Option<debugger::Stop> {
+        debugger::stop(capture.files.get(Self::READ)?)
+    }
+}
 
 impl Tool for Coredump {
     fn id(&self) -> &'static str {
@@ -58,13 +67,13 @@ impl Tool for Coredump {
         for word in ["-batch", "-nx", "-ex", "set width 0", "-ex", &open, "-ex", "bt", "-ex", "info cuda kernels"] {
             argv.push(word.into());
         }
-        command.after.push(After { output: READ, argv, only_if: Some(DUMP) });
+        command.after.push(After { output: Self::READ, argv, only_if: Some(DUMP) });
         command
     }
 
     fn parse(&self, capture: &Capture) -> Vec<Finding> {
-        let text = capture.files.get(READ).map(Vec::as_slice).unwrap_or_default();
-        let mut findings: Vec<Finding> = debugger::stop(text).and_then(|stop| stop.finding(READ)).into_iter().collect();
+        let stop = Self::stop(capture).and_then(|stop| stop.finding(Self::READ));
+        let mut findings: Vec<Finding> = stop.into_iter().collect();
         findings.extend(inject::reports(capture).into_iter().filter(|f| f.kind == FindingKind::Context));
         findings.extend(common::context(capture));
         findings
@@ -75,8 +84,8 @@ impl Tool for Coredump {
         if !capture.had_env(ENABLE, "1") {
             return Activity::Unproven(format!("{ENABLE}=1 was not in the process's environment"));
         }
-        if let Some(text) = capture.files.get(READ) {
-            return match debugger::stop(text) {
+        if capture.files.contains_key(Self::READ) {
+            return match Self::stop(capture) {
                 Some(_) => Activity::Proven("the driver wrote a core dump, and cuda-gdb read it".into()).and(mode),
                 None => Activity::Unproven("the driver wrote a core dump, and cuda-gdb could not read it".into()),
             };
@@ -123,7 +132,7 @@ The exception was triggered at PC 0x7f33cf7a3ce0  pack_rows  (pack_rows.cu:7)
 
     #[test]
     fn a_dump_is_a_report_of_the_kernel() {
-        let capture = capture(&[(READ, DUMP_OF_PACK)]);
+        let capture = capture(&[(Coredump::READ, DUMP_OF_PACK)]);
         let findings = Coredump.parse(&capture);
         assert_eq!(findings.len(), 1);
         let place = &findings[0].location;
@@ -139,7 +148,7 @@ The exception was triggered at PC 0x7f33cf7a3ce0  pack_rows  (pack_rows.cu:7)
         assert!(proven(&capture(&[("reports.jsonl", on.as_str())])));
         assert!(!proven(&capture(&[("reports.jsonl", said("core dump on exception is off").as_str())])));
         assert!(!proven(&capture(&[])));
-        assert!(!proven(&capture(&[(READ, "core.cuda: No such file or directory.\n")])));
+        assert!(!proven(&capture(&[(Coredump::READ, "core.cuda: No such file or directory.\n")])));
         let mut off = capture(&[("reports.jsonl", on.as_str())]);
         off.meta.env_seen.clear();
         assert!(!proven(&off));
@@ -152,7 +161,7 @@ The exception was triggered at PC 0x7f33cf7a3ce0  pack_rows  (pack_rows.cu:7)
             let mut capture = capture(&[]);
             let mut text = DUMP_OF_PACK.as_bytes()[..cut.min(DUMP_OF_PACK.len())].to_vec();
             text.extend(bytes);
-            capture.files.insert(READ.into(), text);
+            capture.files.insert(Coredump::READ.into(), text);
             proven(&capture);
         }
     }

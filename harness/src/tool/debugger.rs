@@ -21,13 +21,14 @@ pub(super) struct Stop {
     pub(super) kernel: Option<String>,
     /// The grid's number: the driver's count of launches, more or less.
     pub(super) grid: Option<u64>,
-    block: Option<[u32; 3]>,
-    thread: Option<[u32; 3]>,
+    /// The block and the thread that it stopped at.
+    pub(super) block: Option<[u32; 3]>,
+    pub(super) thread: Option<[u32; 3]>,
     /// Grid and block dimensions: `<<<(128,1,1),(256,1,1)>>>`
     launch: Option<String>,
     line: Option<(String, u32)>,
     /// The kernels that were running: `info cuda kernels`.
-    running: Vec<String>,
+    running: Vec<Running>,
     /// The line is of the exception's own PC, not of where the warp was when it stopped.
     precise: bool,
     start: u64,
@@ -51,7 +52,7 @@ pub(super) fn stop(bytes: &[u8]) -> Option<Stop> {
     }
     // A fault that is laid to no warp leaves no focus. With one kernel running it is that one.
     if let (None, [only]) = (&stop.kernel, stop.running.as_slice()) {
-        stop.kernel = Some(only.clone());
+        (stop.kernel, stop.launch) = (Some(only.kernel.clone()), Some(only.launch.clone()));
     }
     (stop.kernel.is_some() || stop.exception.is_some()).then_some(stop)
 }
@@ -89,7 +90,7 @@ impl Stop {
         } else if said.starts_with("#0 ") && self.block.is_some() && self.kernel.is_none() {
             self.frame_line(said);
         } else if let Some(kernel) = running(said).filter(|_| self.running.len() < 64) {
-            self.running.push(kernel.into());
+            self.running.push(kernel);
         } else {
             return false;
         }
@@ -106,6 +107,12 @@ impl Stop {
                 None => self.line = Some((file.into(), line)),
             }
         }
+    }
+
+    /// Dimensions of the grid and of a block.
+    pub(super) fn size(&self) -> Option<([u32; 3], [u32; 3])> {
+        let (grid, block) = self.launch.as_ref()?.trim_matches(['<', '>']).split_once("),(")?;
+        Some((dimensions(grid)?, dimensions(block)?))
     }
 
     /// As a report; `None` where no kernel is named.
@@ -139,14 +146,30 @@ impl Stop {
     }
 }
 
+/// `(128,1,1)`, with or without the parentheses.
+fn dimensions(text: &str) -> Option<[u32; 3]> {
+    let mut numbers = text.trim_matches(['(', ')']).split(',').map(|number| number.trim().parse().ok());
+    let three = [numbers.next()??, numbers.next()??, numbers.next()??];
+    numbers.next().is_none().then_some(three)
+}
+
+/// A kernel that was running.
+#[derive(Debug, PartialEq, Eq)]
+struct Running {
+    kernel: String,
+    /// `<<<(128,1,1),(256,1,1)>>>`
+    launch: String,
+}
+
 /// A row of `info cuda kernels`: `*  0  -  0  36 Active 0x0000… (128,1,1) (256,1,1) pack_rows()`.
-fn running(said: &str) -> Option<&str> {
-    let mut rest = said.split_once(" Active 0x")?.1;
-    for _ in 0..2 {
-        rest = rest.split_once(" (")?.1;
-    }
-    let name = rest.split_once(") ")?.1.trim();
-    Some(name.strip_suffix("()").unwrap_or(name)).filter(|name| !name.is_empty())
+fn running(said: &str) -> Option<Running> {
+    let (_, rest) = said.split_once(" Active 0x")?;
+    let (_, rest) = rest.split_once(" (")?;
+    let (grid, rest) = rest.split_once(") (")?;
+    let (block, name) = rest.split_once(") ")?;
+    let name = name.trim();
+    let name = name.strip_suffix("()").unwrap_or(name);
+    (!name.is_empty()).then(|| Running { kernel: name.into(), launch: format!("<<<({grid}),({block})>>>") })
 }
 
 /// `#0  0x00007f… in …`, or of the place where it stopped without the number.
@@ -239,7 +262,8 @@ Assertion failed.
         let row = "   0      -   0   36 Active 0x000003c0 (128,1,1) (256,1,1) at::native::f<16, long>() \n";
         let one = format!("Opening GPU coredump: core.cuda\nCUDA Exception: Device Illegal Address\n{row}");
         let finding = stop(one.as_bytes()).and_then(|s| s.finding("x")).unwrap();
-        assert_eq!(finding.message, "Device Illegal Address in at::native::f<16, long>");
+        assert_eq!(finding.message, "Device Illegal Address in at::native::f<16, long> <<<(128,1,1),(256,1,1)>>>");
+        assert_eq!(stop(one.as_bytes()).unwrap().size(), Some(([128, 1, 1], [256, 1, 1])));
         let two = format!("{one}{row}");
         assert!(stop(two.as_bytes()).unwrap().finding("x").is_none());
         // What a program prints is no stop.
