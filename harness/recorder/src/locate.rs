@@ -122,22 +122,22 @@ impl<'a> Scene<'a> {
     fn is_blocked(&self, lane: &Lane<'_>) -> bool {
         let Some(next) = lane.window.first().map(|launch| launch.seq) else { return false };
         let stream = lane.progress;
-        // Only a launch whose marker is missing is surely not done; one without a marker may be.
-        let unfinished = |other: &Lane<'_>, until: u64| {
-            let first_marked = other.window.last().filter(|l| other.is_marked(l)).map(|l| l.seq);
-            until > other.progress.completed && first_marked.is_some_and(|seq| seq <= until)
+        // A launch up to `until`, whose call had returned when `last` launches were drawn, is surely not done.
+        let unfinished = |other: &Lane<'_>, until: u64, last: u64| {
+            let first = other.window.last().filter(|launch| other.tells_of(launch));
+            first.is_some_and(|launch| launch.seq <= until && launch.returned <= last)
         };
         let told = stream
             .waits
             .iter()
             .filter(|wait| wait.after < next)
-            .any(|wait| self.lane(wait.on).is_some_and(|other| unfinished(other, wait.until)));
+            .any(|wait| self.lane(wait.on).is_some_and(|other| unfinished(other, wait.until, wait.recorded)));
         let implied = self.lanes.iter().filter(|other| other.progress.context == stream.context).any(|other| {
             let ordered = matches!(
                 (stream.order, other.progress.order),
                 (Order::Legacy, Order::Blocking) | (Order::Blocking, Order::Legacy)
             );
-            ordered && unfinished(other, next - 1)
+            ordered && unfinished(other, next - 1, next - 1)
         });
         told || implied
     }
@@ -178,6 +178,12 @@ impl<'a> Lane<'a> {
 
     fn is_marked(&self, launch: &Launch) -> bool {
         launch.marked || self.progress.marked.contains(&launch.seq)
+    }
+
+    /// Whether a missing marker shows that this very launch is not done. One that was set later may wait for something else:
+    /// for what the stream was made to wait for meanwhile, on the legacy stream for every blocking one.
+    fn tells_of(&self, launch: &Launch) -> bool {
+        launch.marked && (launch.returned == launch.seq || self.progress.order == Order::Free)
     }
 
     fn find_window(&self) -> Vec<&'a Launch> {
@@ -372,7 +378,8 @@ mod tests {
     #[test]
     fn a_stream_that_waits_for_the_other_is_innocent() {
         let launches = [launch(1, 0), launch(2, 1), launch(3, 0)];
-        let waiting = Progress { stream: 1, waits: vec![Wait { after: 1, on: 0, until: 1 }], ..Progress::default() };
+        let waiting =
+            Progress { stream: 1, waits: vec![Wait { after: 1, on: 0, until: 1, recorded: 1 }], ..Progress::default() };
         assert_eq!(named(ILLEGAL, &launches, &[progress(0, 0), waiting.clone()]), (vec![1], Confidence::Exact));
         // Once the other has come that far, it may run.
         assert_eq!(named(ILLEGAL, &launches, &[progress(0, 1), waiting]).0, vec![2, 3]);

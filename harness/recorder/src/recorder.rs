@@ -156,7 +156,7 @@ impl Recorder {
             Op::EndCapture => self.ending_capture(call),
             Op::RecordEvent => {
                 let (stream, event) = (call.stream(1), call.word(0));
-                self.streams.recorded(call.context, stream, thread(), event);
+                self.streams.recorded(call.context, stream, thread(), event, self.ring.last());
             }
             Op::WaitEvent => {
                 let (stream, event) = (call.stream(0), call.word(1));

@@ -162,6 +162,8 @@ pub(crate) struct Wait {
     pub(crate) on: u32,
     /// The launch there that has to be done.
     pub(crate) until: u64,
+    /// The last ordinal when the event that is waited for was recorded.
+    pub(crate) recorded: u64,
 }
 
 /// A context that launches were seen in.
@@ -171,6 +173,17 @@ pub(crate) struct Seen {
     /// See [`Driver::probe_event`].
     pub(crate) probe: Option<usize>,
     pub(crate) faulted: bool,
+}
+
+/// An event.
+#[derive(Debug, Clone, Copy)]
+struct Recorded {
+    /// Its stream.
+    stream: u32,
+    /// The last launch there.
+    issued: u64,
+    /// The last ordinal of all.
+    last: u64,
 }
 
 /// All of them.
@@ -187,7 +200,7 @@ pub(crate) struct Inner {
     pub(crate) slots: Vec<&'static Slot>,
     pub(crate) contexts: Vec<Seen>,
     waits: HashMap<u32, VecDeque<Wait>>,
-    events: HashMap<usize, (u32, u64)>,
+    events: HashMap<usize, Recorded>,
 }
 
 /// A thread's slots: few, so a list.
@@ -299,14 +312,17 @@ impl Streams {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// An event was recorded.
-    pub(crate) fn recorded(&self, context: Context, stream: Stream, thread: i32, event: usize) {
+    /// An event is about to be recorded; `last` is the last ordinal so far.
+    pub(crate) fn recorded(&self, context: Context, stream: Stream, thread: i32, event: usize, last: u64) {
         let mut inner = self.lock();
         if inner.events.len() >= MOST_EVENTS {
             inner.events.clear();
         }
         match inner.find(context, stream, if stream == PER_THREAD { thread } else { 0 }) {
-            Some(known) => inner.events.insert(event, (known.id, known.issued.load(Ordering::Relaxed))),
+            Some(known) => {
+                let issued = known.issued.load(Ordering::Relaxed);
+                inner.events.insert(event, Recorded { stream: known.id, issued, last })
+            }
             None => inner.events.remove(&event),
         };
     }
@@ -331,10 +347,10 @@ impl Streams {
     /// The program has waited for an event.
     pub(crate) fn event_reached(&self, event: usize) {
         let inner = self.lock();
-        if let Some(&(stream, seq)) = inner.events.get(&event)
-            && let Some(known) = inner.streams.get(stream as usize)
+        if let Some(recorded) = inner.events.get(&event)
+            && let Some(known) = inner.streams.get(recorded.stream as usize)
         {
-            known.synchronise(seq);
+            known.synchronise(recorded.issued);
         }
     }
 
@@ -342,15 +358,16 @@ impl Streams {
     pub(crate) fn waits(&self, context: Context, stream: Stream, thread: i32, event: usize, last: u64) {
         let mut inner = self.lock();
         let owner = if stream == PER_THREAD { thread } else { 0 };
-        let (Some(&(on, until)), Some(known)) = (inner.events.get(&event), inner.find(context, stream, owner)) else {
+        let (Some(&recorded), Some(known)) = (inner.events.get(&event), inner.find(context, stream, owner)) else {
             return;
         };
-        if on != known.id {
+        if recorded.stream != known.id {
             let waits = inner.waits.entry(known.id).or_default();
             if waits.len() >= MOST_WAITS {
                 waits.pop_front();
             }
-            waits.push_back(Wait { after: last, on, until });
+            let Recorded { stream: on, issued: until, last: recorded } = recorded;
+            waits.push_back(Wait { after: last, on, until, recorded });
         }
     }
 }

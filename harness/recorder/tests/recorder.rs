@@ -785,7 +785,7 @@ fn soak() {
         unharmed(&outcome, &expected);
         assert!(outcome.exits().iter().all(|exit| exit.launches > 100), "run {run}");
     }
-    inject(runs / 4);
+    inject("healthy.py", || session("healthy.py"), runs / 4);
 }
 
 #[test]
@@ -913,24 +913,20 @@ fn a_report_that_cannot_be_written() {
 
 // ---- Faults injected anywhere ----
 
-/// Injects faults into a healthy program, one a run, evenly over its work; the report must name the line that the fake
+/// Injects faults into a program that has none, one a run, evenly over its work; the report must name the line that the fake
 /// and the program's own notes say. Gives how many faulted, and how many of these were located exactly.
-fn inject(runs: u64) -> (u64, u64) {
-    let healthy = session("healthy.py").with_oracle().run();
-    let oracle = std::fs::read_to_string(healthy.folder.path().join("oracle")).expect("the oracle was on");
+fn inject(name: &str, program: impl Fn() -> Session, runs: u64) -> (u64, u64) {
+    let healthy = program().with_oracle().run();
+    assert!(healthy.faults().is_empty() && healthy.hangs().is_empty(), "{name}: nothing is reported");
+    let oracle = std::fs::read_to_string(healthy.folder.path().join("oracle")).unwrap_or_default();
     let work = oracle.lines().count() as u64;
-    assert!(work > 60, "{work} pieces of work");
     let (mut faulted, mut exact) = (0, 0);
     for run in 0..runs {
-        let at = 1 + run * work / runs;
-        let outcome = session("healthy.py")
-            .with_oracle()
-            .env("FAKE_FAULT_AT", &at.to_string())
-            .env("FAKE_FAULT_CODE", "700")
-            .run();
+        let at = 1 + (2 * run + 1) * work / (2 * runs);
+        let outcome = program().with_oracle().env("FAKE_FAULT_AT", &at.to_string()).env("FAKE_FAULT_CODE", "700").run();
         let Some(ordinal) = outcome.truth() else {
             // The graph was captured and never replayed, or the program was shorter this time.
-            assert!(outcome.faults().is_empty(), "run {run}: nothing faulted");
+            assert!(outcome.faults().is_empty(), "{name}, run {run}: nothing faulted");
             continue;
         };
         faulted += 1;
@@ -945,20 +941,40 @@ fn inject(runs: u64) -> (u64, u64) {
                 [place(culprit), culprit.place().map_or(0, |frame| frame.line)].into_iter().chain(suspects)
             })
             .collect();
-        assert!(lines.contains(&line), "run {run}: {kind} #{at}, line {line}; named {lines:?}: {:#?}", fault.evidence);
+        let told = format!("{name}, run {run}: {kind} #{at}, line {line}");
+        assert!(lines.contains(&line), "{told}; named {lines:?}: {:#?}", fault.evidence);
         if fault.confidence == Confidence::Exact {
             exact += 1;
-            assert_eq!(place(&fault.culprits[0]), line, "run {run}: {kind} #{at}; called exact: {:#?}", fault.evidence);
+            // Which node of a graph it was may still be open: then all of them are named.
+            let first = &fault.culprits[0];
+            let open = first.node.as_ref().is_some_and(|node| !node.suspects.is_empty());
+            assert!(open || lines[..2].contains(&line), "{told}; called exact {lines:?}: {:#?}", fault.evidence);
         }
     }
-    assert!(faulted > runs / 2, "{faulted} of {runs} faulted");
     (faulted, exact)
 }
 
 #[test]
 fn a_fault_injected_anywhere_is_found() {
-    let (faulted, exact) = inject(24);
+    let (faulted, exact) = inject("healthy.py", || session("healthy.py"), 24);
+    assert!(faulted > 12, "{faulted} of 24 faulted");
     eprintln!("{faulted} faults, all found, {exact} located exactly");
+}
+
+/// More: `FAULTLAB_SEEDS=1000-2000 cargo test -p faultlab-recorder --test recorder -- random`.
+#[test]
+fn a_fault_anywhere_in_a_random_program_is_found() {
+    let range = std::env::var("FAULTLAB_SEEDS").unwrap_or_else(|_| "0-12".into());
+    let (first, end) = range.split_once('-').expect("FAULTLAB_SEEDS is FIRST-END");
+    let (first, end): (u64, u64) = (first.parse().expect("a number"), end.parse().expect("a number"));
+    let (mut faulted, mut exact) = (0, 0);
+    for seed in first..end {
+        let seed = seed.to_string();
+        let found = inject(&format!("random_program.py {seed}"), || session("random_program.py").args(&[&seed]), 3);
+        (faulted, exact) = (faulted + found.0, exact + found.1);
+    }
+    eprintln!("{faulted} faults, all found, {exact} located exactly");
+    assert!(faulted > end - first, "{faulted} faults in {} programs", end - first);
 }
 
 // ---- Interpreters ----

@@ -75,6 +75,8 @@ struct CUgraphExec_st {
     struct CUgraphExec_st *next;
     struct work *nodes;
     size_t count;
+    struct CUstream_st *launched; // where it was launched last, and how far that stream must come
+    uint64_t until;
     bool destroyed;
 };
 
@@ -1266,6 +1268,7 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph) {
         execs = *exec;
     }
     (*exec)->destroyed = false;
+    (*exec)->launched = NULL;
     (*exec)->nodes = calloc(graph->count + 1, sizeof *(*exec)->nodes); // replays of the old one may still use theirs
     (*exec)->count = 0;
     for (CUgraphNode node = graph->first; node; node = node->next) (*exec)->nodes[(*exec)->count++] = node->work;
@@ -1284,7 +1287,13 @@ static CUresult graph_launch(CUgraphExec exec, CUstream stream) {
     if (!exec || exec->destroyed) return CUDA_ERROR_INVALID_VALUE;
     struct work work = {.kind = GRAPH, .nodes = exec->nodes, .count = exec->count};
     if (capturing(stream)) return CUDA_ERROR_NOT_SUPPORTED; // of the fake: a graph within a graph
-    return enqueue(stream, &work, true, NULL);
+    // A launch comes after all earlier ones of the same executable graph, in whatever stream.
+    if (exec->launched && exec->launched != stream && exec->launched->completed < exec->until) {
+        append(stream, &(struct work){.kind = WAIT, .stream = exec->launched, .until = exec->until});
+    }
+    result = enqueue(stream, &work, true, NULL);
+    if (!result) (exec->launched = stream, exec->until = stream->enqueued);
+    return result;
 }
 
 static CUresult graph_nodes(CUgraph graph, CUgraphNode *nodes, size_t *count) {
