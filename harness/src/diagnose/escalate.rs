@@ -19,6 +19,8 @@ pub enum StepId {
     Blocking,
     /// Under compute-sanitizer's memcheck.
     Memcheck,
+    /// With the result of every operator checked on the device.
+    Finite,
     /// With what operations are given checked before the launch.
     Guard,
     /// With PyTorch's anomaly mode.
@@ -31,12 +33,13 @@ pub enum StepId {
 
 impl StepId {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Recorder,
         Self::Every,
         Self::Coredump,
         Self::Blocking,
         Self::Memcheck,
+        Self::Finite,
         Self::Guard,
         Self::Anomaly,
         Self::Isolate,
@@ -51,6 +54,7 @@ impl StepId {
             Self::Coredump => "coredump",
             Self::Blocking => "launch-blocking",
             Self::Memcheck => "memcheck",
+            Self::Finite => "finite",
             Self::Guard => "guard",
             Self::Anomaly => "anomaly",
             Self::Isolate => "isolate",
@@ -64,6 +68,7 @@ impl StepId {
             Self::Recorder | Self::Every | Self::Blocking | Self::Faulthandler => "bare",
             Self::Coredump => "coredump",
             Self::Memcheck => "memcheck",
+            Self::Finite => "finite",
             Self::Guard => "guard",
             Self::Anomaly => "anomaly",
             Self::Isolate => "isolate",
@@ -94,7 +99,7 @@ impl StepId {
             Self::Coredump => (1.0, 1.1, 10.0),
             Self::Blocking => (1.0, 2.1, 0.0),
             Self::Memcheck => (2.0, 20.0, 10.0),
-            Self::Guard | Self::Isolate => (1.0, 2.5, 1.0),
+            Self::Finite | Self::Guard | Self::Isolate => (1.0, 2.5, 1.0),
             Self::Anomaly => (1.0, 3.0, 1.0),
         };
         (least * first_s, times * first_s + more)
@@ -157,10 +162,11 @@ pub fn plan(known: &Knowledge) -> Vec<Planned> {
         }
         Outcome::NotFinite { .. } => vec![
             planned(
-                StepId::Guard,
-                "a value that is not finite is no error to the device, so no launch recorder sees it: guard looks at what \
-                 operations are given",
+                StepId::Finite,
+                "a value that is not finite is no error to the device, so no launch recorder sees it: the result of every \
+                 operator is checked on the device, without waiting",
             ),
+            planned(StepId::Guard, "guard looks at what operations are given"),
             planned(
                 StepId::Anomaly,
                 "anomaly mode names the forward line of the first backward node that makes NaN; about 3 times slower",
@@ -240,7 +246,7 @@ mod tests {
         (no_line.confidence, no_line.places) = (Confidence::Unlocated, Vec::new());
         assert_eq!(steps(&no_line), ["launch-blocking", "memcheck"]);
         assert_eq!(steps(&known(failed(), ASSERTION, Some(1))), ["guard"]);
-        assert_eq!(steps(&known(Exit::Code(0), "loss nan", None)), ["guard", "anomaly", "isolate"]);
+        assert_eq!(steps(&known(Exit::Code(0), "loss nan", None)), ["finite", "guard", "anomaly", "isolate"]);
         assert!(steps(&known(Exit::Signal("SIGKILL".into()), "", None)).is_empty());
         assert_eq!(steps(&known(Exit::Signal("SIGSEGV".into()), "", None)), ["faulthandler"]);
     }

@@ -11,7 +11,7 @@ use super::model::{Assertion, Confidence, Kernel, Launched, Outcome, Place, Surf
 use super::observe::{Observed, user_frame};
 use crate::capture::Exit;
 use crate::finding::{Finding, FindingKind};
-use crate::tool::Activity;
+use crate::tool::{self, Activity};
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -160,6 +160,7 @@ impl Knowledge {
             StepId::Coredump => self.take_kernel(seen),
             StepId::Blocking => self.take_blocking(seen),
             StepId::Memcheck => self.take_memcheck(seen),
+            StepId::Finite => self.take_finite(seen),
             StepId::Guard => self.take_guard(seen),
             StepId::Anomaly => self.take_anomaly(seen),
             StepId::Isolate => self.take_isolate(seen),
@@ -409,6 +410,25 @@ impl Knowledge {
         if !agrees {
             self.places = vec![place];
             self.confidence = if not_finite { Confidence::Candidates } else { Confidence::Exact };
+        }
+    }
+
+    fn take_finite(&mut self, seen: &Seen<'_>) {
+        let Some(report) = claims(seen).find(|f| f.kind == FindingKind::Report) else { return };
+        // Of inputs that were not finite, or of a tensor that came from elsewhere, it tells only where it was first seen.
+        let made = report.message.ends_with(tool::MADE_HERE);
+        let role = if made {
+            "made the first value that is not finite"
+        } else {
+            "is where a value that is not finite is first seen"
+        };
+        let Some(place) = locate::finding_place(report, role, StepId::Finite.id(), seen.find) else { return };
+        self.evidence.push(format!("The first value that is not finite is {}.", report.message));
+        if made {
+            self.settle_not_finite(place);
+        } else if self.confidence != Confidence::Exact {
+            self.places = vec![place];
+            self.confidence = Confidence::Candidates;
         }
     }
 

@@ -16,6 +16,7 @@ mod cuda_log;
 mod debugger;
 mod deterministic;
 mod dsa;
+mod finite;
 pub(crate) mod gdb;
 mod guard;
 // Used by every tool that lives in the user's interpreter.
@@ -32,6 +33,7 @@ mod text;
 
 use std::collections::BTreeMap;
 
+pub use self::finite::MADE_HERE;
 use crate::capture::Capture;
 use crate::case::{Device, Mode};
 use crate::finding::Finding;
@@ -51,6 +53,7 @@ pub static ALL: &[&dyn Tool] = &[
     &sync_debug::SyncDebug,
     &deterministic::Deterministic,
     &op_log::OpLog,
+    &finite::Finite,
     &profiler::Profiler,
     &cpu_rerun::CpuRerun,
     // Layers of the user's program.

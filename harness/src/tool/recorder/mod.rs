@@ -95,15 +95,22 @@ impl Tool for Recorder {
     }
 }
 
+/// Puts the recorder's Python side on a command: what it does there, the environment says.
+pub(super) fn python_side(command: &mut Command, target: &Target) {
+    if !SHIM.is_empty() {
+        command.prepend.entry("PYTHONPATH".into()).or_default().push(format!("{}/shim", target.work));
+        command.files.extend_from_slice(&SHIM);
+    }
+}
+
 /// Puts the recorder on a command, by the library that `need` stands for.
 fn record(command: &mut Command, target: &Target, need: Need, markers: Markers) {
     let library = target.program_path(need.name());
-    let (work, shim) = (Path::new(&target.work), Path::new(&target.work).join("shim"));
     let env = recorder_env(&RecorderSettings {
         library: Path::new(&library),
         entry: if need == Need::RecorderPreload { Entry::Preload } else { Entry::Injection },
-        shim: (!SHIM.is_empty()).then_some(shim.as_path()),
-        reports: Some(work),
+        shim: None,
+        reports: Some(Path::new(&target.work)),
         markers,
         hang_s: Some(HANG_S),
         // Its words are in the file; standard error stays the program's.
@@ -114,7 +121,7 @@ fn record(command: &mut Command, target: &Target, need: Need, markers: Markers) 
     for (key, paths) in env.prepend {
         command.prepend.entry(key).or_default().extend(paths);
     }
-    command.files.extend_from_slice(&SHIM);
+    python_side(command, target);
     let argv = ["sh", "-c", COLLECT].map(String::from).into();
     command.after.push(After { output: REPORT, argv, only_if: None });
 }
