@@ -131,15 +131,15 @@ pub async fn build(
         } else {
             link.existing(engine, &locked, base.as_ref().map(|base| base.id.as_str())).await?
         };
-        let one = match existing {
-            Some(existing) => Built::found(link, existing),
-            None => {
-                let below = match base.take() {
-                    Some(base) => base,
-                    None => chain.base(engine, &options.platform).await?,
-                };
-                build_one(engine, options, &Plan { link, base: below }, stage, observe).await?
-            }
+        let one = if let Some(existing) = existing {
+            Built::found(link, existing)
+        } else {
+            link.snapshot_has_a_mirror(options)?;
+            let below = match base.take() {
+                Some(base) => base,
+                None => chain.base(engine, &options.platform).await?,
+            };
+            build_one(engine, options, &Plan { link, base: below }, stage, observe).await?
         };
         base = Some(Base { name: one.tag.clone(), id: one.id.clone(), stands_in: false });
         built = Some(one);

@@ -148,6 +148,17 @@ impl Link {
         let path = self.image.folder.join(lock);
         std::fs::metadata(&path).map(drop).map_err(|source| ImageError::Io { path, source })
     }
+
+    /// A snapshot is a folder of a mirror that serves snapshots: the base image's own mirror is none.
+    pub(super) fn snapshot_has_a_mirror(&self, options: &Options) -> Result<(), ImageError> {
+        match self.args.get("FAULTLAB_APT_SNAPSHOT") {
+            Some(date) if options.apt_mirror.is_none() => Err(ImageError::File {
+                place: format!("images/{}/{}", self.image.id, model::FILE),
+                why: format!("`snapshot: {date}` needs a mirror that serves snapshots: pass --apt-mirror URL"),
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Chain {

@@ -84,10 +84,7 @@ fn piece(text: &str, nodes: &[Node], edit: &Edit) -> Result<(Range<usize>, Strin
                 return Err(format!("`{behind}` does not begin its line: `{key}: {value}` cannot be put behind it"));
             }
             // Before the end of the line, of whichever kind it is.
-            let (end, newline) = match text[..end].ends_with('\r') {
-                true => (end - 1, "\r\n"),
-                false => (end, "\n"),
-            };
+            let (end, newline) = if text[..end].ends_with('\r') { (end - 1, "\r\n") } else { (end, "\n") };
             Ok((end..end, format!("{newline}{key}: {}", scalar(value, ScalarStyle::Plain))))
         }
     }
@@ -264,6 +261,11 @@ mod tests {
         "([0-9]:)?[0-9][0-9a-z+~.]{0,8}(-[0-9]{1,2}(\\+b[0-9])?)?"
     }
 
+    #[derive(serde::Deserialize)]
+    struct Read {
+        packages: BTreeMap<String, Option<String>>,
+    }
+
     proptest! {
         /// Any file of this form, any versions: what is read afterwards is what was set, and all else stays as it was.
         #[test]
@@ -285,8 +287,6 @@ mod tests {
             let edits: Vec<Edit> = chosen.iter().map(|(name, version)| set(&["packages", name], version)).collect();
             let edited = apply(&text, &edits).unwrap();
 
-            #[derive(serde::Deserialize)]
-            struct Read { packages: BTreeMap<String, Option<String>> }
             let before: Read = serde_yaml::from_str(&text).unwrap();
             let after: Read = serde_yaml::from_str(&edited).unwrap();
             for (name, old) in &before.packages {

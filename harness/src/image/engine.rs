@@ -229,19 +229,42 @@ impl Engine {
         Ok(())
     }
 
-    /// Pushes an image that has this name.
+    /// Pushes an image as `repository:tag`. A registry is given names, so the image has this one for as long as it
+    /// takes, and longer only if it had it before; also where nobody waits for the end.
     pub(super) async fn push(
         &self,
+        image: &str,
         repository: &str,
         tag: &str,
         credentials: Option<Credentials>,
     ) -> Result<(), ImageError> {
+        let name = format!("{repository}:{tag}");
+        let has_it = self.find(&name).await?.is_some();
+        self.tag(image, &name).await?;
+        let (docker, alive, repository) = (self.docker.clone(), self.alive.clone(), repository.to_string());
         let options = PushImageOptionsBuilder::default().tag(tag).build();
-        let mut stream = std::pin::pin!(self.docker.push_image(repository, Some(options), credentials.map(Into::into)));
-        while let Some(step) = stream.next().await {
-            step.map_err(failed(format!("push {repository}:{tag}")))?;
-        }
-        Ok(())
+        let (_waits, nobody_waits) = oneshot::channel::<()>();
+        let untagged = name.clone();
+        let task = tokio::spawn(async move {
+            let pushed = async {
+                let stream = docker.push_image(&repository, Some(options), credentials.map(Into::into));
+                let mut stream = std::pin::pin!(stream);
+                while let Some(step) = stream.next().await {
+                    step?;
+                }
+                Ok(())
+            };
+            let pushed = tokio::select! { pushed = pushed => pushed, _ = nobody_waits => Ok(()) };
+            let removed = if has_it {
+                Ok(())
+            } else {
+                docker.remove_image(&untagged, None::<RemoveImageOptions>, None).await.map(drop)
+            };
+            drop(alive);
+            pushed.and(removed)
+        });
+        let ended = task.await.map_err(|e| ImageError::Engine { what: format!("push {name}"), why: e.to_string() })?;
+        ended.map_err(failed(format!("push {name}")))
     }
 
     /// The digest that a registry has for an image: `sha256:…`. Asks the registry, through the engine.

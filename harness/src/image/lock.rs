@@ -235,12 +235,11 @@ impl Work<'_> {
         match &options.apt_snapshot {
             Some(date) if old != Some(date) => {
                 self.wanted.snapshot = Some(date.clone());
-                let edit = match old {
-                    Some(_) => Edit::Set { path: vec!["snapshot".into()], value: date.clone() },
-                    None => {
-                        let behind = if self.image.stand_in.is_some() { "stand_in" } else { "base" };
-                        Edit::Add { behind: behind.into(), key: "snapshot".into(), value: date.clone() }
-                    }
+                let edit = if old.is_some() {
+                    Edit::Set { path: vec!["snapshot".into()], value: date.clone() }
+                } else {
+                    let behind = if self.image.stand_in.is_some() { "stand_in" } else { "base" };
+                    Edit::Add { behind: behind.into(), key: "snapshot".into(), value: date.clone() }
                 };
                 self.change("snapshot".into(), old.unwrap_or_default(), date, edit);
             }
@@ -254,14 +253,14 @@ impl Work<'_> {
     /// Only pip knows which wheels belong together: this says what is missing, and what fills it.
     fn requirements(&mut self) {
         let Some(file) = &self.image.requirements else { return };
-        let fill = "`pip install --dry-run --ignore-installed --only-binary :all: --report report.json PACKAGE==VERSION` \
+        let remedy = "`pip install --dry-run --ignore-installed --only-binary :all: --report report.json PACKAGE==VERSION` \
                     gives the wheels with their hashes";
         match std::fs::read_to_string(self.image.folder.join(file)) {
-            Err(e) => self.open(format!("{file}: {e}; {fill}")),
+            Err(e) => self.open(format!("{file}: {e}; {remedy}")),
             Ok(text) => {
                 let bare = without_hash(&text);
                 if !bare.is_empty() {
-                    self.open(format!("{file}: without a hash: {}; {fill}", bare.join(", ")));
+                    self.open(format!("{file}: without a hash: {}; {remedy}", bare.join(", ")));
                 }
             }
         }

@@ -70,7 +70,7 @@ pub async fn inventory(engine: &Engine, variant: &str, tag: &str) -> Result<Inve
         variant: variant.into(),
         tag: tag.into(),
         id: or_empty(found.id),
-        created: found.created.map(|at| at.to_string()).unwrap_or_default(),
+        created: or_empty(found.created),
         size: found.size.unwrap_or_default(),
         platform: format!("{}/{}", or_empty(found.os), or_empty(found.architecture)),
         system: os_release(&system),

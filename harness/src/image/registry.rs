@@ -49,28 +49,16 @@ pub async fn push(
     lock: bool,
 ) -> Result<Pushed, ImageError> {
     let state = build::list(engine, options, &[variant.to_string()]).await?.pop();
-    let tag = match state.and_then(|state| state.tag.filter(|_| state.size.is_some())) {
-        Some(tag) => tag,
-        None => return Err(ImageError::NotBuilt { variant: variant.into() }),
+    let Some(tag) = state.and_then(|state| state.tag.filter(|_| state.size.is_some())) else {
+        return Err(ImageError::NotBuilt { variant: variant.into() });
     };
     let found = engine.find(&tag).await?.unwrap_or_default();
     if !found.config.and_then(|c| c.labels).unwrap_or_default().contains_key(RECIPE_LABEL) {
         return Err(ImageError::NoRecipe { tag });
     }
-    let (_, hash) = tag.rsplit_once(':').unwrap_or_default();
-    let name = format!("{to}:{hash}");
-    // A registry is given names, so the image has this one for as long as it takes.
-    let had_it = found.repo_tags.iter().flatten().any(|known| *known == name);
-    engine.tag(&tag, &name).await?;
-    let pushed = engine.push(to, hash, credentials.clone()).await;
-    let digest = match pushed {
-        Ok(()) => engine.registry_digest(&name, credentials).await,
-        Err(e) => Err(e),
-    };
-    if !had_it {
-        engine.untag(&name).await?;
-    }
-    let reference = format!("{to}@{}", digest?);
+    let hash = tag.rsplit(':').next().unwrap_or_default();
+    engine.push(&tag, to, hash, credentials.clone()).await?;
+    let reference = format!("{to}@{}", engine.registry_digest(&format!("{to}:{hash}"), credentials).await?);
     if lock {
         Locked::read(&options.root)?.set(variant, &reference)?;
     }

@@ -1,4 +1,4 @@
-//! An image's inventory as a bill of materials: CycloneDX 1.6 as JSON
+//! An image's inventory as a bill of materials: `CycloneDX` 1.6 as JSON
 //! (<https://cyclonedx.org/docs/1.6/json/>), with package URLs (<https://github.com/package-url/purl-spec>).
 //!
 //! The same image gives the same bytes: its time is the image's, and its serial number follows from the image's content.

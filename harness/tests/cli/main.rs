@@ -10,6 +10,7 @@ mod docker;
 mod engine;
 mod fixture;
 mod images;
+mod images_lock;
 mod images_registry;
 mod output;
 mod processes;
