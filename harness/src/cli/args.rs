@@ -364,7 +364,7 @@ pub(super) enum ImagesCommand {
     List(ListImagesArgs),
     /// Run in images what their image.yaml says that they must answer
     Verify(VerifyImagesArgs),
-    /// Print what is in an image: JSON, or a bill of materials in the form of `CycloneDX`
+    /// Print what is in an image, as JSON or as a bill of materials (SBOM)
     Inspect(InspectImageArgs),
     /// Write into image.yaml what registry and mirror say: digest of the base, versions, date of the snapshot
     Lock(LockImagesArgs),
@@ -470,7 +470,7 @@ pub(super) struct InspectImageArgs {
     #[command(flatten)]
     pub(super) options: ImageOptions,
 
-    /// json, or cyclonedx: `CycloneDX` 1.6 as JSON
+    /// json, or cyclonedx: a bill of materials by version 1.6 of that standard
     #[arg(long, value_enum, default_value_t = InspectFormat::Json)]
     pub(super) format: InspectFormat,
 }
