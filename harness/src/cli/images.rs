@@ -94,6 +94,7 @@ fn options(assets: &Assets, args: ImageOptions) -> Options {
         ca_bundle: args.ca_bundle,
         platform: args.platform.unwrap_or_default(),
         args: args.arg.into_iter().collect(),
+        credentials: Some(credentials),
         ..Options::new(&assets.images, &cache())
     }
 }
@@ -237,7 +238,7 @@ async fn lock(engine: &Engine, assets: &Assets, args: LockImagesArgs, terminal: 
     };
     let (mut changed, mut failed) = (false, false);
     for variant in variants {
-        let report = image::lock(engine, &options, &variant, args.update, args.check, credentials).await?;
+        let report = image::lock(engine, &options, &variant, args.update, args.check).await?;
         for image::Change { variant, key, from, to } in &report.changes {
             let from = if from.is_empty() { "nothing" } else { from };
             terminal.print(&format!("{variant}  {key}: {from} -> {to}"))?;
@@ -263,8 +264,7 @@ async fn push(engine: &Engine, assets: &Assets, args: PushImageArgs, terminal: &
         return Err(CliError::Usage("`--lock` writes into a checkout, and there is none here".into()));
     }
     let options = options(assets, args.options);
-    let credentials = credentials(&args.to);
-    let pushed = image::push(engine, &options, &args.variant, &args.to, credentials, args.lock).await?;
+    let pushed = image::push(engine, &options, &args.variant, &args.to, args.lock).await?;
     terminal.say(&format!("{}: pushed {}", args.variant, pushed.tag));
     terminal.print(&pushed.reference)?;
     Ok(Status::Met)
@@ -273,7 +273,7 @@ async fn push(engine: &Engine, assets: &Assets, args: PushImageArgs, terminal: &
 async fn pull(engine: &Engine, assets: &Assets, args: PullImagesArgs, terminal: &Terminal) -> Result<Status, CliError> {
     let options = options(assets, args.options);
     for what in &args.images {
-        let pulled = match image::pull(engine, &options, what, credentials).await {
+        let pulled = match image::pull(engine, &options, what).await {
             Err(e @ (ImageError::Foreign { .. } | ImageError::Answer { .. })) => {
                 terminal.say(&format!("error: {e}"));
                 return Ok(Status::Differs);

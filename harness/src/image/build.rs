@@ -10,7 +10,7 @@ use futures_util::StreamExt as _;
 
 use super::chain::{Base, Existing, Link, chain};
 use super::context::{archive, instruction_line};
-use super::engine::{Engine, words};
+use super::engine::{Credentials, Engine, words};
 use super::locked::Locked;
 use super::model::{self, Image};
 use super::serve::serve;
@@ -49,6 +49,8 @@ pub struct Options {
     pub no_cache: bool,
     /// Values for build arguments of the variant that is asked for, in place of those that its `image.yaml` has
     pub args: BTreeMap<String, String>,
+    /// What is known of the one who asks a registry; the argument is an image's name
+    pub credentials: Option<fn(&str) -> Option<Credentials>>,
     /// Where locks are kept
     pub locks: PathBuf,
     /// Where the results of compilations are kept, for variants that compile much
@@ -137,7 +139,7 @@ pub async fn build(
             link.snapshot_has_a_mirror(options)?;
             let below = match base.take() {
                 Some(base) => base,
-                None => chain.base(engine, &options.platform).await?,
+                None => chain.base(engine, options).await?,
             };
             build_one(engine, options, &Plan { link, base: below }, stage, observe).await?
         };
@@ -428,6 +430,11 @@ async fn state(engine: &Engine, options: &Options, id: &str) -> Result<State, Im
 }
 
 impl Options {
+    /// What the registry of an image wants to know.
+    pub(super) fn credentials_for(&self, name: &str) -> Option<Credentials> {
+        self.credentials.and_then(|credentials| credentials(name))
+    }
+
     /// Options that build from `root`. `cache` is a folder of the user's own: a lock that others may delete is none, and
     /// what others may write must not end up in an image.
     pub fn new(root: &Path, cache: &Path) -> Self {

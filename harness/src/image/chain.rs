@@ -174,7 +174,7 @@ impl Chain {
     }
 
     /// The base, which is pulled if it must be.
-    pub(super) async fn base(&self, engine: &Engine, platform: &str) -> Result<Base, ImageError> {
+    pub(super) async fn base(&self, engine: &Engine, options: &Options) -> Result<Base, ImageError> {
         if let Some(here) = self.base_here(engine).await? {
             return Ok(here);
         }
@@ -183,7 +183,7 @@ impl Chain {
         if let Some(stand_in) = &self.stand_in {
             tried = format!("{tried} and no {stand_in}");
         }
-        if let Err(e) = engine.pull(&self.base, platform, None).await {
+        if let Err(e) = engine.pull(&self.base, &options.platform, options.credentials_for(&self.base)).await {
             return Err(ImageError::NoBase { variant, tried: format!("{tried}, and {e}") });
         }
         self.base_here(engine).await?.ok_or(ImageError::NoBase { variant, tried })

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::build::Options;
 use super::chain::chain;
 use super::edit::{self, Edit};
-use super::engine::{Credentials, Engine};
+use super::engine::Engine;
 use super::model::{self, Image};
 use super::packages::{Offered, offered};
 use super::{ImageError, LABEL};
@@ -42,14 +42,13 @@ pub async fn lock(
     variant: &str,
     update: bool,
     check: bool,
-    credentials: impl Fn(&str) -> Option<Credentials>,
 ) -> Result<LockReport, ImageError> {
     let image = model::load(&options.root, variant)?;
     let mut work =
         Work { image: &image, update, edits: Vec::new(), wanted: image.clone(), report: LockReport::default() };
     let known = model::ids(&options.root).map_err(|source| ImageError::Io { path: options.root.clone(), source })?;
     if !known.contains(&image.base) {
-        work.base(engine, credentials).await?;
+        work.base(engine, options).await?;
     }
     if !image.packages.is_empty() || !package_words(&image).is_empty() {
         work.packages(engine, options).await?;
@@ -105,18 +104,14 @@ impl Work<'_> {
     }
 
     /// The digest of the base, from its registry. An image that stands in for it has a content and no digest.
-    async fn base(
-        &mut self,
-        engine: &Engine,
-        credentials: impl Fn(&str) -> Option<Credentials>,
-    ) -> Result<(), ImageError> {
+    async fn base(&mut self, engine: &Engine, options: &Options) -> Result<(), ImageError> {
         let base = &self.image.base;
         let name = match base.split_once("@sha256:") {
             Some((name, _)) if self.update => name,
             Some(_) => return Ok(()),
             None => base.as_str(),
         };
-        match engine.registry_digest(name, credentials(name)).await {
+        match engine.registry_digest(name, options.credentials_for(name)).await {
             Ok(digest) => {
                 let to = format!("{name}@{digest}");
                 if to != *base {

@@ -2,7 +2,7 @@
 
 use super::build::{self, Options};
 use super::chain::chain;
-use super::engine::{Credentials, Engine};
+use super::engine::Engine;
 use super::locked::{Locked, is_digest_reference};
 use super::{BASE_NAME_LABEL, ImageError, RECIPE_LABEL, VARIANT_LABEL};
 
@@ -45,7 +45,6 @@ pub async fn push(
     options: &Options,
     variant: &str,
     to: &str,
-    credentials: Option<Credentials>,
     lock: bool,
 ) -> Result<Pushed, ImageError> {
     let state = build::list(engine, options, &[variant.to_string()]).await?.pop();
@@ -57,6 +56,7 @@ pub async fn push(
         return Err(ImageError::NoRecipe { tag });
     }
     let hash = tag.rsplit(':').next().unwrap_or_default();
+    let credentials = options.credentials_for(to);
     engine.push(&tag, to, hash, credentials.clone()).await?;
     let reference = format!("{to}@{}", engine.registry_digest(&format!("{to}:{hash}"), credentials).await?);
     if lock {
@@ -86,16 +86,11 @@ fn reference(options: &Options, what: &str) -> Result<String, ImageError> {
 
 /// Pulls an image. It gets its name here if it was built from the files that are here, and answers what it must; what is
 /// not so and was not here before is removed again.
-pub async fn pull(
-    engine: &Engine,
-    options: &Options,
-    what: &str,
-    credentials: impl Fn(&str) -> Option<Credentials>,
-) -> Result<Pulled, ImageError> {
+pub async fn pull(engine: &Engine, options: &Options, what: &str) -> Result<Pulled, ImageError> {
     let reference = reference(options, what)?;
     let was_here = engine.find(&reference).await?.is_some();
     if !was_here {
-        engine.pull(&reference, &options.platform, credentials(&reference)).await?;
+        engine.pull(&reference, &options.platform, options.credentials_for(&reference)).await?;
     }
     let named = name(engine, options, what, &reference).await;
     if named.is_err() && !was_here {

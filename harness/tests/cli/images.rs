@@ -49,7 +49,7 @@ impl Images {
     }
 
     /// A shell, `cat`, `rm`, `sleep` and their libraries.
-    fn make_base(&self) {
+    pub(crate) fn make_base(&self) {
         let root = self.cli.path("root");
         let mut files: BTreeSet<PathBuf> = BTreeSet::new();
         for program in ["/bin/bash", "/bin/cat", "/bin/rm", "/bin/sleep"] {

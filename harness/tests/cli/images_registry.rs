@@ -106,6 +106,20 @@ fn container_image_is_pushed_once_and_pulled_by_its_digest() {
     assert_eq!(digest_of(&tag), reference);
     assert!(images.build(&[]).expect(0).text().contains("is there"));
 
+    // On another base: what the lock names comes first, then what was built here, then what has the same recipe.
+    let old_base = docker(&["inspect", "--format", "{{.Id}}", &images.base]);
+    images.make_base();
+    let built = |more: &[&str]| Images::tag(&images.build(more).expect(0));
+    assert_eq!(built(&[]), tag);
+    let lock = images.cli.read("images/images.lock");
+    images.cli.write("images/images.lock", "");
+    assert_eq!(built(&[]), tag);
+    let own = built(&["--no-cache"]);
+    assert_ne!(own, tag);
+    assert_eq!(built(&[]), own);
+    images.cli.write("images/images.lock", lock);
+    assert_eq!(built(&[]), tag);
+
     // By name alone nothing is pulled, and what was made from other files gets no name.
     let by_name = images.cli.run(&["images", "pull", &format!("{to}:{hash}")]).expect(2);
     assert!(by_name.stderr.contains("has no digest"), "{}", by_name.stderr);
@@ -127,6 +141,8 @@ fn container_image_is_pushed_once_and_pulled_by_its_digest() {
     docker(&["rmi", &other]);
     let foreign = images.cli.run(&["images", "pull", &reference]).expect(1);
     assert!(foreign.stderr.contains("of no variant"), "{}", foreign.stderr);
+    // It has lost its name to the new one; it may have gone with what was built on it.
+    let _ = docker_free("docker", &["rmi", String::from_utf8_lossy(&old_base).trim()]);
 }
 
 #[test]

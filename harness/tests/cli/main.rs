@@ -1,7 +1,8 @@
 //! The command line from outside: the built binary, in a folder and an environment of its own.
 //!
 //! Tests that run programs need `python3`. Where it is missing they say so and pass, unless the environment variable
-//! `FAULTLAB_REQUIRE` contains `python`.
+//! `FAULTLAB_REQUIRE` contains `python`. The same goes for `gdb`, `docker` (an engine, and a registry: `FAULTLAB_REGISTRY`
+//! is what ci/docker-registry prints), `images` (the base of ci/make-base) and `second-engine` (root, and a `dockerd`).
 
 mod attach;
 mod bad_scenarios;
