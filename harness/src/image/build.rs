@@ -389,7 +389,7 @@ pub(super) async fn ask(engine: &Engine, image: &Image, name: &str) -> Result<Ve
 
 /// Asks an image that is there what it must answer; returns one line for each answer.
 pub async fn verify(engine: &Engine, options: &Options, variant: &str) -> Result<Vec<String>, ImageError> {
-    let state = state(engine, options, variant).await?;
+    let state = state(engine, options, variant, &Locked::read(&options.root)?).await?;
     match (state.tag, state.size) {
         (Some(tag), Some(_)) => ask(engine, &state.image, &tag).await,
         _ => Err(ImageError::NotBuilt { variant: variant.into() }),
@@ -401,14 +401,14 @@ pub async fn list(engine: &Engine, options: &Options, variants: &[String]) -> Re
     let known = model::ids(&options.root).map_err(|source| ImageError::Io { path: options.root.clone(), source })?;
     let mut states = Vec::new();
     for id in if variants.is_empty() { &known } else { variants } {
-        states.push(state(engine, options, id).await?);
+        states.push(state(engine, options, id, &Locked::read(&options.root)?).await?);
     }
     Ok(states)
 }
 
-async fn state(engine: &Engine, options: &Options, id: &str) -> Result<State, ImageError> {
+/// How a variant stands, if `locked` is what `images.lock` says.
+pub(super) async fn state(engine: &Engine, options: &Options, id: &str, locked: &Locked) -> Result<State, ImageError> {
     let chain = chain(options, id)?;
-    let locked = Locked::read(&options.root)?;
     let mut base = chain.base_here(engine).await?.map(|base| base.id);
     let (mut tag, mut size, mut not_locked) = (None, None, Vec::new());
     for (at, link) in chain.links.iter().enumerate() {
@@ -417,7 +417,7 @@ async fn state(engine: &Engine, options: &Options, id: &str) -> Result<State, Im
         let other = link.image.id != id;
         let prefixed = below.into_iter().map(|why| if other { format!("{}: {why}", link.image.id) } else { why });
         not_locked.splice(0..0, prefixed);
-        let existing = link.existing(engine, &locked, base.as_deref()).await?;
+        let existing = link.existing(engine, locked, base.as_deref()).await?;
         // A variant whose lock file is missing has no name yet either.
         let name = base.as_ref().map(|base| link.tag(base)).filter(|_| link.requirements_are_there().is_ok());
         tag = existing.as_ref().map(|existing| existing.tag.clone()).or(name);

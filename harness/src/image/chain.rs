@@ -113,7 +113,9 @@ impl Link {
     }
 
     /// The image of this variant that is here, if one is. First the one that `images.lock` names: it is the one that a
-    /// team agreed on. Then the one on the base that is here; then one that others built from the same files.
+    /// team agreed on. Then the one on the base that is here. Then one that was pulled and has the same recipe, or that
+    /// was built here on a base that is gone; but none that was built here on another base than the present one: it is
+    /// stale.
     pub(super) async fn existing(
         &self,
         engine: &Engine,
@@ -135,7 +137,8 @@ impl Link {
         for name in engine.names_by_label(RECIPE_LABEL, &self.recipe).await? {
             let Some(found) = engine.find(&name).await? else { continue };
             // An image that somebody built on ours inherits its labels, and has another name.
-            if let Some(tag) = self.tag_of(&found).filter(|tag| *tag == name) {
+            let pulled = found.repo_digests.as_ref().is_some_and(|digests| !digests.is_empty());
+            if let Some(tag) = self.tag_of(&found).filter(|tag| *tag == name && (pulled || base.is_none())) {
                 return Ok(Some(Existing { tag, found }));
             }
         }

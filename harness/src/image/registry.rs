@@ -47,8 +47,9 @@ pub async fn push(
     to: &str,
     lock: bool,
 ) -> Result<Pushed, ImageError> {
-    let state = build::list(engine, options, &[variant.to_string()]).await?.pop();
-    let Some(tag) = state.and_then(|state| state.tag.filter(|_| state.size.is_some())) else {
+    // The one that was built here: what the file names has been pushed already.
+    let state = build::state(engine, options, variant, &Locked::default()).await?;
+    let Some(tag) = state.tag.filter(|_| state.size.is_some()) else {
         return Err(ImageError::NotBuilt { variant: variant.into() });
     };
     let found = engine.find(&tag).await?.unwrap_or_default();

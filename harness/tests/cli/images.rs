@@ -194,6 +194,14 @@ fn container_image_is_built_once_and_anew_when_an_input_changes() {
     let inventory: serde_json::Value = serde_json::from_slice(&inventory.stdout).expect("JSON");
     assert_eq!(inventory["tag"], Images::tag(&changed));
     images.cli.run(&["images", "verify", &images.variant]).expect(0);
+
+    // Another base of the same name: what was built on the old one is not taken for it.
+    let old_base = images.docker(&["inspect", "--format", "{{.Id}}", &images.base]);
+    images.make_base();
+    let rebased = images.build(&[]).expect(0);
+    assert!(rebased.text().contains("built in") && Images::tag(&rebased) != Images::tag(&changed));
+    images.cli.run(&["images", "clean", &images.variant]).expect(0);
+    let _ = docker_free("docker", &["rmi", &old_base]);
 }
 
 #[test]

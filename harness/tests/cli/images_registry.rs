@@ -119,6 +119,8 @@ fn container_image_is_pushed_once_and_pulled_by_its_digest() {
     assert_eq!(built(&[]), own);
     images.cli.write("images/images.lock", lock);
     assert_eq!(built(&[]), tag);
+    let pushed = images.cli.run(&["images", "push", &variant, "--to", &to]).expect(0);
+    assert!(pushed.stderr.contains(&own) && !pushed.text().contains(&reference), "what was built here is pushed");
 
     // By name alone nothing is pulled, and what was made from other files gets no name.
     let by_name = images.cli.run(&["images", "pull", &format!("{to}:{hash}")]).expect(2);
