@@ -369,8 +369,14 @@ pub(super) enum ImagesCommand {
     List(ListImagesArgs),
     /// Run in images what their image.yaml says that they must answer
     Verify(VerifyImagesArgs),
-    /// Print what is in an image, as JSON
+    /// Print what is in an image, as JSON or as a bill of materials (SBOM)
     Inspect(InspectImageArgs),
+    /// Write into image.yaml what registry and mirror say: digest of the base, versions, date of the snapshot
+    Lock(LockImagesArgs),
+    /// Give an image to a registry; prints its digest
+    Push(PushImageArgs),
+    /// Take images from a registry by their digests, in place of building them
+    Pull(PullImagesArgs),
     /// Remove the images that faultlab made, and nothing else
     Clean(CleanImagesArgs),
 }
@@ -468,6 +474,61 @@ pub(super) struct InspectImageArgs {
 
     #[command(flatten)]
     pub(super) options: ImageOptions,
+
+    /// json, or cyclonedx: a bill of materials by version 1.6 of that standard
+    #[arg(long, value_enum, default_value_t = InspectFormat::Json)]
+    pub(super) format: InspectFormat,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum InspectFormat {
+    Json,
+    Cyclonedx,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct LockImagesArgs {
+    /// Variants (default: all)
+    #[arg(value_name = "VARIANT")]
+    pub(super) variants: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) options: ImageOptions,
+
+    /// Also replace digests and versions that are there by those that are offered now
+    #[arg(long)]
+    pub(super) update: bool,
+
+    /// Write nothing; exit with 1 if something would be written
+    #[arg(long)]
+    pub(super) check: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct PushImageArgs {
+    /// A variant that is built
+    pub(super) variant: String,
+
+    /// Where: REGISTRY/NAME, without a tag
+    #[arg(long, value_name = "REGISTRY/NAME", value_parser = repository)]
+    pub(super) to: String,
+
+    /// Write the digest into images/images.lock, which `pull VARIANT` reads
+    #[arg(long)]
+    pub(super) lock: bool,
+
+    #[command(flatten)]
+    pub(super) options: ImageOptions,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct PullImagesArgs {
+    /// Variants that images/images.lock names, or images by digest
+    #[arg(value_name = "VARIANT|REGISTRY/NAME@sha256:DIGEST", required = true)]
+    pub(super) images: Vec<String>,
+
+    #[command(flatten)]
+    pub(super) options: ImageOptions,
 }
 
 #[derive(Debug, ClapArgs)]
@@ -485,6 +546,18 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.into(), value.into())),
         _ => Err("KEY=VALUE is wanted".into()),
+    }
+}
+
+/// A name without tag and digest: those are the image's own.
+fn repository(text: &str) -> Result<String, String> {
+    let last = text.rsplit('/').next().unwrap_or_default();
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_.".contains(&b);
+    let whole = !last.is_empty() && last.bytes().all(plain) && !text.contains(['@', ' ']);
+    if whole {
+        Ok(text.into())
+    } else {
+        Err("REGISTRY/NAME in lower case, without a tag and a digest, is wanted".into())
     }
 }
 

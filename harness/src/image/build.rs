@@ -8,15 +8,20 @@ use std::time::Instant;
 use bollard::query_parameters::BuildImageOptionsBuilder;
 use futures_util::StreamExt as _;
 
-use super::context::{archive, files, instruction_line, tag};
-use super::engine::{Engine, words};
+use super::chain::{Base, Existing, Link, chain};
+use super::context::{archive, instruction_line};
+use super::engine::{Credentials, Engine, words};
+use super::locked::Locked;
 use super::model::{self, Image};
 use super::serve::serve;
 use super::store::serve_store;
-use super::{ImageError, LABEL, VARIANT_LABEL};
+use super::{BASE_LABEL, BASE_NAME_LABEL, ImageError, LABEL, RECIPE_LABEL, VARIANT_LABEL};
 
 /// Lines of a failed step that its error shows.
 const TAIL: usize = 15;
+
+/// What a program or the engine says, in whatever case, when a file system is full (`ENOSPC`).
+const NO_SPACE: &str = "no space left on device";
 
 /// How images are built.
 #[derive(Debug, Clone, Default)]
@@ -44,6 +49,8 @@ pub struct Options {
     pub no_cache: bool,
     /// Values for build arguments of the variant that is asked for, in place of those that its `image.yaml` has
     pub args: BTreeMap<String, String>,
+    /// What is known of the one who asks a registry; the argument is an image's name
+    pub credentials: Option<fn(&str) -> Option<Credentials>>,
     /// Where locks are kept
     pub locks: PathBuf,
     /// Where the results of compilations are kept, for variants that compile much
@@ -102,15 +109,6 @@ pub struct State {
     pub not_locked: Vec<String>,
 }
 
-/// What a build would be given.
-struct Plan {
-    image: Image,
-    files: Vec<super::context::File>,
-    args: BTreeMap<String, String>,
-    base: String,
-    tag: String,
-}
-
 /// Builds a variant, and first what it is based on. What is there already is not built again.
 pub async fn build(
     engine: &Engine,
@@ -118,86 +116,56 @@ pub async fn build(
     variant: &str,
     observe: &mut (dyn FnMut(Event<'_>) + Send),
 ) -> Result<Built, ImageError> {
-    // The chain from the variant down to the one that is based on an image of somebody else.
-    let mut chain: Vec<Image> = Vec::new();
-    let known = model::ids(&options.root).map_err(|source| ImageError::Io { path: options.root.clone(), source })?;
-    let mut next = Some(variant.to_string());
-    let mut base = None;
-    while let Some(id) = next.take() {
-        if chain.iter().any(|image| image.id == id) {
-            return Err(ImageError::Circle(id));
-        }
-        let mut image = model::load(&options.root, &id)?;
-        if chain.is_empty() {
-            image.set_args(&options.args)?;
-        }
-        let on_variant = known.contains(&image.base);
-        // A variant as `--base` replaces the variant that is below; any other image the lowest base.
-        let wanted = options.base.as_ref().filter(|b| on_variant == known.contains(b) && **b != id);
-        let below = wanted.unwrap_or(&image.base).clone();
-        if known.contains(&below) {
-            next = Some(below);
-        } else {
-            base = Some(base_of(engine, options, &image, wanted.map(String::as_str), observe).await?);
-        }
-        chain.push(image);
+    let chain = chain(options, variant)?;
+    let locked = Locked::read(&options.root)?;
+    let mut base = chain.base_here(engine).await?;
+    if let Some(base) = base.as_ref().filter(|base| base.stands_in) {
+        let variant = chain.links.first().map(|link| link.image.id.as_str()).unwrap_or_default();
+        observe(Event::StandIn { variant, base: &chain.base, stand_in: &base.name });
     }
-    let mut base = base.unwrap_or_default();
     let mut built = None;
-    let lowest_first: Vec<Image> = chain.into_iter().rev().collect();
-    let last = lowest_first.len().saturating_sub(1);
-    for (at, image) in lowest_first.into_iter().enumerate() {
+    let last = chain.links.len().saturating_sub(1);
+    for (at, link) in chain.links.iter().enumerate() {
+        link.requirements_are_there()?;
         let stage = options.stage.as_deref().filter(|_| at == last);
-        let one = build_one(engine, options, plan(options, image, &base)?, stage, observe).await?;
-        base.clone_from(&one.id);
+        let existing = if options.no_cache || stage.is_some() {
+            None
+        } else {
+            link.existing(engine, &locked, base.as_ref().map(|base| base.id.as_str())).await?
+        };
+        let one = if let Some(existing) = existing {
+            Built::found(link, existing)
+        } else {
+            link.snapshot_has_a_mirror(options)?;
+            let below = match base.take() {
+                Some(base) => base,
+                None => chain.base(engine, options).await?,
+            };
+            build_one(engine, options, &Plan { link, base: below }, stage, observe).await?
+        };
+        base = Some(Base { name: one.tag.clone(), id: one.id.clone(), stands_in: false });
         built = Some(one);
     }
     built.ok_or_else(|| ImageError::Circle(variant.into()))
 }
 
-/// The content of the image that a variant is based on.
-async fn base_of(
-    engine: &Engine,
-    options: &Options,
-    image: &Image,
-    wanted: Option<&str>,
-    observe: &mut (dyn FnMut(Event<'_>) + Send),
-) -> Result<String, ImageError> {
-    let reference = wanted.unwrap_or(&image.base);
-    let here = async |name: &str| engine.find(name).await.map(|found| found.and_then(|f| f.id));
-    if let Some(id) = here(reference).await? {
-        return Ok(id);
-    }
-    let stand_in = image.stand_in.as_deref().filter(|_| wanted.is_none());
-    if let Some(stand_in) = stand_in
-        && let Some(id) = here(stand_in).await?
-    {
-        observe(Event::StandIn { variant: &image.id, base: reference, stand_in });
-        return Ok(id);
-    }
-    let mut tried = format!("this engine has no {reference}");
-    if let Some(stand_in) = stand_in {
-        tried = format!("{tried} and no {stand_in}");
-    }
-    if let Err(e) = engine.pull(reference, &options.platform).await {
-        return Err(ImageError::NoBase { variant: image.id.clone(), tried: format!("{tried}, and {e}") });
-    }
-    here(reference).await?.ok_or_else(|| ImageError::NoBase { variant: image.id.clone(), tried })
+/// What a build is given.
+struct Plan<'a> {
+    link: &'a Link,
+    base: Base,
 }
 
-fn plan(options: &Options, image: Image, base: &str) -> Result<Plan, ImageError> {
-    if let Some(lock) = &image.requirements {
-        let path = image.folder.join(lock);
-        std::fs::metadata(&path).map_err(|source| ImageError::Io { path, source })?;
+impl Built {
+    fn found(link: &Link, existing: Existing) -> Self {
+        Self {
+            variant: link.image.id.clone(),
+            id: existing.id(),
+            size: existing.found.size.unwrap_or_default(),
+            tag: existing.tag,
+            found: true,
+            elapsed_s: 0.0,
+        }
     }
-    let files = files(&image)?;
-    let mut args = image.args.clone();
-    args.insert("FAULTLAB_PACKAGES".into(), image.package_list());
-    if let Some(snapshot) = options.apt_snapshot.as_ref().or(image.snapshot.as_ref()) {
-        args.insert("FAULTLAB_APT_SNAPSHOT".into(), snapshot.clone());
-    }
-    let tag = tag(&image.id, &files, &args, base, &options.platform);
-    Ok(Plan { image, files, args, base: base.into(), tag })
 }
 
 /// One build of an image at a time, also across processes: the second one finds the first one's image.
@@ -224,37 +192,47 @@ async fn lock(options: &Options, tag: &str, observe: &mut (dyn FnMut(Event<'_>) 
 async fn build_one(
     engine: &Engine,
     options: &Options,
-    plan: Plan,
+    plan: &Plan<'_>,
     stage: Option<&str>,
     observe: &mut (dyn FnMut(Event<'_>) + Send),
 ) -> Result<Built, ImageError> {
     let started = Instant::now();
-    let variant = plan.image.id.clone();
-    let _lock = lock(options, &plan.tag, observe).await?;
+    let variant = plan.link.image.id.clone();
+    let tag = plan.link.tag(&plan.base.id);
+    let _lock = lock(options, &tag, observe).await?;
     let built = |found: bool, inspected: bollard::models::ImageInspect| Built {
         variant: variant.clone(),
-        tag: plan.tag.clone(),
+        tag: tag.clone(),
         id: inspected.id.unwrap_or_default(),
         found,
         elapsed_s: started.elapsed().as_secs_f64(),
         size: inspected.size.unwrap_or_default(),
     };
     if let Some(stage) = stage {
-        let id = run_steps(engine, options, &plan, stage, observe).await?;
+        let id = run_steps(engine, options, plan, stage, observe).await?;
         let inspected = engine.find(&id).await?.unwrap_or_default();
         return Ok(Built { tag: format!("stage {stage}"), ..built(false, inspected) });
     }
     if !options.no_cache
-        && let Some(inspected) = engine.find(&plan.tag).await?
+        && let Some(inspected) = engine.find(&tag).await?
     {
         return Ok(built(true, inspected));
     }
-    let id = run_steps(engine, options, &plan, "", observe).await?;
-    observe(Event::Verifying(&variant));
-    ask(engine, &plan.image, &id).await?;
+    let whole = async {
+        let id = run_steps(engine, options, plan, "", observe).await?;
+        observe(Event::Verifying(&variant));
+        ask(engine, &plan.link.image, &id).await.map(|_| id)
+    };
+    let id = match whole.await {
+        Err(e) if e.to_string().to_lowercase().contains(NO_SPACE) => {
+            engine.remove_unnamed(&variant).await;
+            return Err(ImageError::DiskFull { failed: Box::new(e), data: engine.data_folder().await });
+        }
+        id => id?,
+    };
     // It gets its name last: an image that has one is whole, and answers.
-    engine.tag(&id, &plan.tag).await?;
-    let inspected = engine.find(&plan.tag).await?.unwrap_or_default();
+    engine.tag(&id, &tag).await?;
+    let inspected = engine.find(&tag).await?.unwrap_or_default();
     Ok(built(false, inspected))
 }
 
@@ -262,14 +240,14 @@ async fn build_one(
 async fn run_steps(
     engine: &Engine,
     options: &Options,
-    plan: &Plan,
+    plan: &Plan<'_>,
     stage: &str,
     observe: &mut (dyn FnMut(Event<'_>) + Send),
 ) -> Result<String, ImageError> {
-    let variant = plan.image.id.as_str();
-    let mut args: HashMap<&str, &str> = plan.args.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    let variant = plan.link.image.id.as_str();
+    let mut args: HashMap<&str, &str> = plan.link.args.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     // The base by its content: its name may mean another image by now.
-    args.insert("BASE", &plan.base);
+    args.insert("BASE", &plan.base.id);
     for (key, value) in [("FAULTLAB_APT_MIRROR", &options.apt_mirror), ("FAULTLAB_PIP_INDEX", &options.pip_index)] {
         if let Some(value) = value {
             args.insert(key, value);
@@ -288,14 +266,14 @@ async fn run_steps(
         Some(path) => {
             let io = |source| ImageError::Io { path: path.clone(), source };
             let bytes = tokio::fs::read(path).await.map_err(io)?;
-            Some(serve(bytes, &plan.tag).await.map_err(io)?)
+            Some(serve(bytes, variant).await.map_err(io)?)
         }
         None => None,
     };
     if let Some(served) = &served {
         args.insert("FAULTLAB_CA_URL", &served.url);
     }
-    let store = if plan.image.compiler_cache {
+    let store = if plan.link.image.compiler_cache {
         let folder = options.compiler_cache.join(variant);
         let io = |source| ImageError::Io { path: folder.clone(), source };
         Some(serve_store(&folder, variant).await.map_err(io)?)
@@ -305,7 +283,13 @@ async fn run_steps(
     if let Some(store) = &store {
         args.insert("FAULTLAB_CACHE_URL", &store.url);
     }
-    let labels = HashMap::from([LABEL, (VARIANT_LABEL, variant)]);
+    let labels = HashMap::from([
+        LABEL,
+        (VARIANT_LABEL, variant),
+        (RECIPE_LABEL, plan.link.recipe.as_str()),
+        (BASE_LABEL, plan.base.id.as_str()),
+        (BASE_NAME_LABEL, plan.base.name.as_str()),
+    ]);
     let query = BuildImageOptionsBuilder::default()
         .dockerfile("Dockerfile")
         .buildargs(&args)
@@ -317,7 +301,8 @@ async fn run_steps(
         .rm(true)
         .forcerm(true)
         .build();
-    let context = archive(&plan.files).map_err(|source| ImageError::Io { path: plan.image.folder.clone(), source })?;
+    let context =
+        archive(&plan.link.files).map_err(|source| ImageError::Io { path: plan.link.image.folder.clone(), source })?;
 
     let (mut step, mut tail, mut id) = (String::new(), VecDeque::new(), None);
     let mut unfinished = String::new();
@@ -358,12 +343,12 @@ fn without_controls(line: &str) -> String {
 }
 
 /// `step` is `3/14 : RUN …`.
-fn failure(plan: &Plan, step: &str, why: &str, tail: &VecDeque<String>) -> ImageError {
+fn failure(plan: &Plan<'_>, step: &str, why: &str, tail: &VecDeque<String>) -> ImageError {
     let number = step.split('/').next().and_then(|n| n.trim().parse().ok());
-    let dockerfile = std::fs::read_to_string(plan.image.folder.join("Dockerfile")).unwrap_or_default();
+    let dockerfile = std::fs::read_to_string(plan.link.image.folder.join("Dockerfile")).unwrap_or_default();
     let place = match number.and_then(|n| instruction_line(&dockerfile, n)) {
-        Some(line) => format!("images/{}/Dockerfile:{line}: ", plan.image.id),
-        None => format!("images/{}/Dockerfile: ", plan.image.id),
+        Some(line) => format!("images/{}/Dockerfile:{line}: ", plan.link.image.id),
+        None => format!("images/{}/Dockerfile: ", plan.link.image.id),
     };
     let step = if step.is_empty() { "before its first step".into() } else { format!("step {step}") };
     let mut lines = String::new();
@@ -374,11 +359,11 @@ fn failure(plan: &Plan, step: &str, why: &str, tail: &VecDeque<String>) -> Image
             lines.push_str(line);
         }
     }
-    ImageError::Step { variant: plan.image.id.clone(), step: place + &step, why: why.trim().into(), tail: lines }
+    ImageError::Step { variant: plan.link.image.id.clone(), step: place + &step, why: why.trim().into(), tail: lines }
 }
 
 /// Asks an image what it must answer.
-async fn ask(engine: &Engine, image: &Image, name: &str) -> Result<Vec<String>, ImageError> {
+pub(super) async fn ask(engine: &Engine, image: &Image, name: &str) -> Result<Vec<String>, ImageError> {
     let mut answers = Vec::new();
     for answer in &image.verify {
         let command = answer.run.join(" ").replace('\n', "\\n");
@@ -404,7 +389,7 @@ async fn ask(engine: &Engine, image: &Image, name: &str) -> Result<Vec<String>, 
 
 /// Asks an image that is there what it must answer; returns one line for each answer.
 pub async fn verify(engine: &Engine, options: &Options, variant: &str) -> Result<Vec<String>, ImageError> {
-    let state = state(engine, options, variant, &mut Vec::new()).await?;
+    let state = state(engine, options, variant, &Locked::read(&options.root)?).await?;
     match (state.tag, state.size) {
         (Some(tag), Some(_)) => ask(engine, &state.image, &tag).await,
         _ => Err(ImageError::NotBuilt { variant: variant.into() }),
@@ -416,48 +401,40 @@ pub async fn list(engine: &Engine, options: &Options, variants: &[String]) -> Re
     let known = model::ids(&options.root).map_err(|source| ImageError::Io { path: options.root.clone(), source })?;
     let mut states = Vec::new();
     for id in if variants.is_empty() { &known } else { variants } {
-        states.push(state(engine, options, id, &mut Vec::new()).await?);
+        states.push(state(engine, options, id, &Locked::read(&options.root)?).await?);
     }
     Ok(states)
 }
 
-async fn state(engine: &Engine, options: &Options, id: &str, above: &mut Vec<String>) -> Result<State, ImageError> {
-    if above.iter().any(|a| a == id) {
-        return Err(ImageError::Circle(id.into()));
+/// How a variant stands, if `locked` is what `images.lock` says.
+pub(super) async fn state(engine: &Engine, options: &Options, id: &str, locked: &Locked) -> Result<State, ImageError> {
+    let chain = chain(options, id)?;
+    let mut base = chain.base_here(engine).await?.map(|base| base.id);
+    let (mut tag, mut size, mut not_locked) = (None, None, Vec::new());
+    for (at, link) in chain.links.iter().enumerate() {
+        // What is below comes after what is said of the variant itself.
+        let below = link.image.not_locked(at > 0 || chain.base.contains("@sha256:"));
+        let other = link.image.id != id;
+        let prefixed = below.into_iter().map(|why| if other { format!("{}: {why}", link.image.id) } else { why });
+        not_locked.splice(0..0, prefixed);
+        let existing = link.existing(engine, locked, base.as_deref()).await?;
+        // A variant whose lock file is missing has no name yet either.
+        let name = base.as_ref().map(|base| link.tag(base)).filter(|_| link.requirements_are_there().is_ok());
+        tag = existing.as_ref().map(|existing| existing.tag.clone()).or(name);
+        size = existing.as_ref().and_then(|existing| existing.found.size);
+        base = existing.map(|existing| existing.id());
     }
-    let mut image = model::load(&options.root, id)?;
-    if above.is_empty() {
-        image.set_args(&options.args)?;
-    }
-    above.push(id.into());
-    let known = model::ids(&options.root).map_err(|source| ImageError::Io { path: options.root.clone(), source })?;
-    let on_variant = known.contains(&image.base);
-    let wanted = options.base.as_ref().filter(|b| on_variant == known.contains(b) && **b != id);
-    let below = wanted.unwrap_or(&image.base).clone();
-    let mut not_locked = image.not_locked(known.contains(&below) || below.contains("@sha256:"));
-    let base = if known.contains(&below) {
-        let below = Box::pin(state(engine, options, &below, above)).await?;
-        not_locked.extend(below.not_locked.iter().map(|why| format!("{}: {why}", below.image.id)));
-        match (below.tag, below.size) {
-            (Some(tag), Some(_)) => engine.find(&tag).await?,
-            _ => None,
-        }
-    } else {
-        match (engine.find(&below).await?, &image.stand_in) {
-            (None, Some(stand_in)) if wanted.is_none() => engine.find(stand_in).await?,
-            (found, _) => found,
-        }
-    };
-    // A variant whose lock file is missing has no name yet either.
-    let tag = base.and_then(|b| b.id).and_then(|base| plan(options, image.clone(), &base).ok()).map(|plan| plan.tag);
-    let size = match &tag {
-        Some(tag) => engine.find(tag).await?.and_then(|found| found.size),
-        None => None,
-    };
+    let image = chain.links.into_iter().next_back().map(|link| link.image);
+    let image = image.ok_or_else(|| ImageError::Circle(id.into()))?;
     Ok(State { image, tag, size, not_locked })
 }
 
 impl Options {
+    /// What the registry of an image wants to know.
+    pub(super) fn credentials_for(&self, name: &str) -> Option<Credentials> {
+        self.credentials.and_then(|credentials| credentials(name))
+    }
+
     /// Options that build from `root`. `cache` is a folder of the user's own: a lock that others may delete is none, and
     /// what others may write must not end up in an image.
     pub fn new(root: &Path, cache: &Path) -> Self {

@@ -61,13 +61,37 @@ pub(super) fn tag(
     base: &str,
     platform: &str,
 ) -> String {
+    let hex = hash("faultlab image 1", variant, files, args, base, platform);
+    format!("faultlab/{variant}:{}", &hex[..12])
+}
+
+/// What an image is made from, as far as these files say: the same for everyone who has them, whatever image stands in
+/// for a base. `below` is the recipe of the variant that it is based on, or the reference of another image. In hex.
+pub(super) fn recipe(
+    variant: &str,
+    files: &[File],
+    args: &BTreeMap<String, String>,
+    below: &str,
+    platform: &str,
+) -> String {
+    hash("faultlab recipe 1", variant, files, args, below, platform)
+}
+
+fn hash(
+    kind: &str,
+    variant: &str,
+    files: &[File],
+    args: &BTreeMap<String, String>,
+    base: &str,
+    platform: &str,
+) -> String {
     let mut hash = Sha256::new();
     // Each part with its length, so that no two lists of parts read the same.
     let mut part = |bytes: &[u8]| {
         hash.update((bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
     };
-    for text in ["faultlab image 1", variant, base, platform] {
+    for text in [kind, variant, base, platform] {
         part(text.as_bytes());
     }
     for file in files {
@@ -79,9 +103,7 @@ pub(super) fn tag(
         part(key.as_bytes());
         part(value.as_bytes());
     }
-    let digest = hash.finalize();
-    let hex = digest.iter().take(6).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
-    format!("faultlab/{variant}:{hex}")
+    hash.finalize().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }
 
 /// The context as the engine wants it. The same files give the same bytes: no times, no owners.

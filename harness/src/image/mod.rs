@@ -5,9 +5,16 @@
 //! built twice, and a change of any is never overlooked. This module and `backend/docker.rs` alone name bollard.
 
 mod build;
+mod chain;
 mod context;
+mod edit;
 mod engine;
+mod lock;
+mod locked;
 mod model;
+mod packages;
+mod registry;
+mod sbom;
 mod serve;
 mod store;
 
@@ -16,14 +23,28 @@ use std::path::PathBuf;
 use thiserror::Error;
 
 pub use build::{Built, Event, Options, State, build, list, verify};
-pub use engine::{Engine, Inventory, PackageRow, Removed};
+pub use engine::{Credentials, Engine, Removed};
+pub use lock::{Change, LockReport, lock};
 pub use model::{Image, ids, load};
+pub use packages::{Inventory, PackageRow, inventory};
+pub use registry::{Pulled, Pushed, pull, push, registry_of};
+pub use sbom::cyclonedx;
 
 /// What every image of faultlab carries, and what nothing else may.
 pub const LABEL: (&str, &str) = ("managed-by", "faultlab");
 
 /// The label that names the variant.
 pub const VARIANT_LABEL: &str = "faultlab.variant";
+
+/// The label with the hash of all files and arguments that the image and those below it are made from; the same for
+/// everyone who has the same files.
+pub const RECIPE_LABEL: &str = "faultlab.recipe";
+
+/// The label with the content of the image that it was built on.
+pub const BASE_LABEL: &str = "faultlab.base";
+
+/// The label with that image's name, as the builder's engine had it.
+pub const BASE_NAME_LABEL: &str = "faultlab.base-name";
 
 /// Why there is no image.
 #[derive(Debug, Error)]
@@ -95,6 +116,16 @@ pub enum ImageError {
         /// Its last lines of output, each on a line of its own
         tail: String,
     },
+    /// The file system that the engine keeps images on is full.
+    #[error(
+        "{failed}\n  the disk is full that the engine keeps its images on ({data}): `docker system df` says what takes the room, `faultlab images clean` gives back what faultlab made; the unnamed layers of this build are removed"
+    )]
+    DiskFull {
+        /// The step that failed
+        failed: Box<ImageError>,
+        /// Where the engine keeps its data
+        data: String,
+    },
     /// An image is there and does not answer as `image.yaml` says.
     #[error(
         "the image `{variant}` does not answer as its image.yaml says: `{command}` (exit code {code}) must print /{wanted}/, and printed{printed}"
@@ -116,5 +147,34 @@ pub enum ImageError {
     NotBuilt {
         /// The variant
         variant: String,
+    },
+    /// An image of a registry is to be named by its digest.
+    #[error("`{0}` has no digest: name the image as NAME@sha256:DIGEST, as `faultlab images push` prints it")]
+    NoDigest(String),
+    /// `images.lock` does not have the variant.
+    #[error(
+        "images/images.lock does not name the image `{variant}`{known}; `faultlab images push {variant} --to NAME --lock` does"
+    )]
+    NotLocked {
+        /// The variant
+        variant: String,
+        /// What it names, as `: it names …`
+        known: String,
+    },
+    /// An image that was pulled is not what the files here say.
+    #[error("{reference} is not the image of these files: {why}; it gets no name")]
+    Foreign {
+        /// Where it came from
+        reference: String,
+        /// What differs
+        why: String,
+    },
+    /// An image is too old to be given to others.
+    #[error(
+        "{tag} does not say what it was built from, as images of this version do: remove it (`docker rmi {tag}`) and build it again (the engine still has its steps)"
+    )]
+    NoRecipe {
+        /// Its name
+        tag: String,
     },
 }

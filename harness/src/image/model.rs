@@ -9,10 +9,10 @@ use serde::Deserialize;
 use super::ImageError;
 
 /// The file's name in each variant's folder.
-const FILE: &str = "image.yaml";
+pub(super) const FILE: &str = "image.yaml";
 
 /// One variant, as `image.yaml` states it. Unknown keys are errors.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Image {
     /// The folder's name
@@ -44,7 +44,7 @@ pub struct Image {
 }
 
 /// A command, and what it must print.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Answer {
     /// The command; no shell reads it
@@ -137,7 +137,7 @@ pub fn load(root: &Path, id: &str) -> Result<Image, ImageError> {
 }
 
 /// The place is named as the user would write it: it must not depend on where the checkout is.
-fn parse(text: &str, id: &str, folder: PathBuf) -> Result<Image, ImageError> {
+pub(super) fn parse(text: &str, id: &str, folder: PathBuf) -> Result<Image, ImageError> {
     let name = format!("images/{id}/{FILE}");
     let wrong = |why: String| ImageError::File { place: name.clone(), why };
     let mut image: Image = serde_yaml::from_str(text).map_err(|e| {

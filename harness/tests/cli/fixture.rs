@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "a test starts the program under test")]
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
@@ -241,14 +242,27 @@ pub(crate) fn require(need: &str) -> bool {
         "python" => Command::new("python3").arg("--version").output().is_ok_and(|o| o.status.success()),
         "gdb" => Command::new("gdb").arg("--version").output().is_ok_and(|o| o.status.success()),
         "docker" => Command::new("docker").arg("info").output().is_ok_and(|o| o.status.success()),
+        // A `dockerd` beside the machine's own takes root.
+        "second-engine" => {
+            fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+                && ["docker", "dockerd"].iter().all(|p| Command::new(p).arg("--version").output().is_ok())
+        }
+        "registry" => Command::new(registry_program()).arg("--version").output().is_ok_and(|o| o.status.success()),
         other => panic!("there is no check for {other}"),
     };
     if !found {
         let demanded = std::env::var("FAULTLAB_REQUIRE").unwrap_or_default();
-        assert!(!demanded.split(',').any(|n| n == need), "FAULTLAB_REQUIRE demands {need}, and it is not here");
+        // Where there must be an engine, there must be a registry to try it with: ci/docker-registry brings one.
+        let names = |n: &str| n == need || (n, need) == ("docker", "registry");
+        assert!(!demanded.split(',').any(names), "FAULTLAB_REQUIRE demands {need}, and it is not here");
         eprintln!("not run: {need} is not here");
     }
     found
+}
+
+/// Debian's docker-registry: the one that `FAULTLAB_REGISTRY` names, or that is installed.
+pub(crate) fn registry_program() -> String {
+    std::env::var("FAULTLAB_REGISTRY").unwrap_or_else(|_| "docker-registry".into())
 }
 
 /// What the `docker` command prints.

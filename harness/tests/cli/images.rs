@@ -7,28 +7,40 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::fixture::{Cli, Ran, repository, require};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::engine::SecondEngine;
+use crate::fixture::{Cli, Ran, repository, require, wait_for};
 
 /// What every test of this file finds in the CA bundle, and must find nowhere else.
 const MARK: &str = "faultlab-test-certificate-5d1c";
 
 /// A checkout with one variant, and a base of its own. Both are gone afterwards.
-struct Images {
-    cli: Cli,
-    variant: String,
-    base: String,
+pub(crate) struct Images {
+    pub(crate) cli: Cli,
+    pub(crate) variant: String,
+    pub(crate) base: String,
+    /// The engine, as `DOCKER_HOST` names it; empty is the machine's own
+    host: String,
 }
 
 impl Images {
     /// `name` keeps tests that run side by side apart.
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
+        Self::on(name, "")
+    }
+
+    /// The same on another engine.
+    fn on(name: &str, host: &str) -> Self {
         let own = format!("{name}-{}", std::process::id());
         let cli = Cli::new();
         let cache = cli.path("cache").display().to_string();
         let images = Self {
-            cli: cli.env("XDG_CACHE_HOME", &cache),
+            cli: if host.is_empty() { cli } else { cli.env("DOCKER_HOST", host) }.env("XDG_CACHE_HOME", &cache),
             variant: format!("test-{own}"),
             base: format!("test-base:{own}"),
+            host: host.into(),
         };
         images.make_base();
         images.yaml(&images.base, "[{ run: [cat, /made], prints: ^made$ }]");
@@ -36,11 +48,11 @@ impl Images {
         images
     }
 
-    /// A shell, `cat`, `rm` and their libraries.
-    fn make_base(&self) {
+    /// A shell, `cat`, `rm`, `sleep` and their libraries.
+    pub(crate) fn make_base(&self) {
         let root = self.cli.path("root");
         let mut files: BTreeSet<PathBuf> = BTreeSet::new();
-        for program in ["/bin/bash", "/bin/cat", "/bin/rm"] {
+        for program in ["/bin/bash", "/bin/cat", "/bin/rm", "/bin/sleep"] {
             files.insert(program.into());
             let listed = docker_free("ldd", &[program]);
             let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
@@ -56,10 +68,33 @@ impl Images {
         let tar = self.cli.path("base.tar").display().to_string();
         let packed = docker_free("tar", &["-cf", &tar, "-C", &root.display().to_string(), "."]);
         assert!(packed.status.success(), "{}", String::from_utf8_lossy(&packed.stderr));
-        docker(&["import", &tar, &self.base]);
+        self.docker(&["import", &tar, &self.base]);
     }
 
-    fn yaml(&self, base: &str, verify: &str) {
+    /// This fixture's engine, by its client; it must succeed.
+    #[track_caller]
+    fn docker(&self, args: &[&str]) -> String {
+        let mut command = Command::new("docker");
+        if !self.host.is_empty() {
+            command.env("DOCKER_HOST", &self.host);
+        }
+        let output = command.args(args).stdin(Stdio::null()).output().expect("it starts");
+        assert!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text").trim().to_string()
+    }
+
+    /// Containers of this variant, ended ones too: those of its steps and of its commands.
+    pub(crate) fn containers(&self) -> String {
+        let label = format!("label=faultlab.variant={}", self.variant);
+        self.docker(&["ps", "--all", "--quiet", "--filter", &label])
+    }
+
+    /// Images of this variant that have a name.
+    fn names(&self) -> String {
+        self.docker(&["images", "--quiet", &format!("faultlab/{}", self.variant)])
+    }
+
+    pub(crate) fn yaml(&self, base: &str, verify: &str) {
         let variant = &self.variant;
         self.cli.write(
             &format!("images/{variant}/image.yaml"),
@@ -67,7 +102,7 @@ impl Images {
         );
     }
 
-    fn dockerfile(&self, steps: &str) {
+    pub(crate) fn dockerfile(&self, steps: &str) {
         let text = format!(
             "# A comment.\nARG BASE\nFROM ${{BASE}}\nLABEL managed-by=faultlab faultlab.variant={}\n{steps}",
             self.variant
@@ -75,12 +110,12 @@ impl Images {
         self.cli.write(&format!("images/{}/Dockerfile", self.variant), text);
     }
 
-    fn build(&self, more: &[&str]) -> Ran {
+    pub(crate) fn build(&self, more: &[&str]) -> Ran {
         self.cli.run(&[&["images", "build", &self.variant], more].concat())
     }
 
     /// The name that a build printed.
-    fn tag(ran: &Ran) -> String {
+    pub(crate) fn tag(ran: &Ran) -> String {
         ran.text().split_whitespace().find(|word| word.starts_with("faultlab/")).expect("a name").to_string()
     }
 }
@@ -88,27 +123,38 @@ impl Images {
 impl Drop for Images {
     fn drop(&mut self) {
         let _ = self.cli.run(&["images", "clean", &self.variant]);
-        let _ = Command::new("docker").args(["rmi", &self.base]).output();
+        // Another engine goes with all that it has.
+        if self.host.is_empty() {
+            let _ = Command::new("docker").args(["rmi", &self.base]).output();
+        }
     }
 }
 
-fn docker_free(program: &str, args: &[&str]) -> Output {
+pub(crate) fn docker_free(program: &str, args: &[&str]) -> Output {
     Command::new(program).args(args).stdin(Stdio::null()).output().expect("it starts")
 }
 
 /// The engine's client; it must succeed.
 #[track_caller]
-fn docker(args: &[&str]) -> Vec<u8> {
+pub(crate) fn docker(args: &[&str]) -> Vec<u8> {
     let output = docker_free("docker", args);
     assert!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
     output.stdout
 }
 
-fn has_image(name: &str) -> bool {
+pub(crate) fn has_image(name: &str) -> bool {
     docker_free("docker", &["image", "inspect", name]).status.success()
 }
 
-fn contains(bytes: &[u8], text: &str) -> bool {
+/// Is there the stand-in base of ci/make-base? `FAULTLAB_REQUIRE=images` demands it.
+pub(crate) fn debian_base() -> bool {
+    let here = has_image("faultlab-base:trixie");
+    let demanded = std::env::var("FAULTLAB_REQUIRE").unwrap_or_default();
+    assert!(here || demanded.split(',').all(|n| n != "images"), "no base image");
+    here
+}
+
+pub(crate) fn contains(bytes: &[u8], text: &str) -> bool {
     memchr::memmem::find(bytes, text.as_bytes()).is_some()
 }
 
@@ -148,6 +194,14 @@ fn container_image_is_built_once_and_anew_when_an_input_changes() {
     let inventory: serde_json::Value = serde_json::from_slice(&inventory.stdout).expect("JSON");
     assert_eq!(inventory["tag"], Images::tag(&changed));
     images.cli.run(&["images", "verify", &images.variant]).expect(0);
+
+    // Another base of the same name: what was built on the old one is not taken for it.
+    let old_base = images.docker(&["inspect", "--format", "{{.Id}}", &images.base]);
+    images.make_base();
+    let rebased = images.build(&[]).expect(0);
+    assert!(rebased.text().contains("built in") && Images::tag(&rebased) != Images::tag(&changed));
+    images.cli.run(&["images", "clean", &images.variant]).expect(0);
+    let _ = docker_free("docker", &["rmi", &old_base]);
 }
 
 #[test]
@@ -239,14 +293,7 @@ RUN address=${FAULTLAB_CA_URL#http://127.0.0.1:}; exec 3<>/dev/tcp/127.0.0.1/${a
 
 #[test]
 fn container_image_packages_are_installed_with_the_ca_bundle_and_without_a_trace() {
-    if !require("docker") {
-        return;
-    }
-    if !has_image("faultlab-base:trixie") {
-        assert!(
-            std::env::var("FAULTLAB_REQUIRE").unwrap_or_default().split(',').all(|n| n != "images"),
-            "no base image"
-        );
+    if !require("docker") || !debian_base() {
         return;
     }
     let images = Images::new("apt");
@@ -296,4 +343,78 @@ fn container_image_yaml_mistakes_are_named_with_their_place() {
     let ran = cli.run(&["images", "build", "large"]).expect(2);
     assert!(ran.stderr.contains("there are: tiny"), "{}", ran.stderr);
     assert!(Path::new(&cli.path("images")).is_dir());
+}
+
+#[test]
+fn container_image_build_that_is_stopped_leaves_no_container_and_no_name() {
+    if !require("docker") {
+        return;
+    }
+    let images = Images::new("stopped");
+    // In a step, and in a command that the whole image must answer; by Ctrl-C, and as a CI system does it.
+    for (dockerfile, verify, signal) in [
+        ("RUN echo begun && sleep 600\n", "[{ run: [cat, /made], prints: ^made$ }]", Signal::SIGINT),
+        ("RUN echo made > /made\n", "[{ run: [sleep, '600'], prints: ^made$ }]", Signal::SIGTERM),
+    ] {
+        images.dockerfile(dockerfile);
+        images.yaml(&images.base, verify);
+        let child = images.cli.command(&["images", "build", &images.variant, "--verbose"]).spawn().expect("it starts");
+        let sleeping = || {
+            let ids = images.containers();
+            ids.lines().any(|id| {
+                let top = docker_free("docker", &["top", id]);
+                String::from_utf8_lossy(&top.stdout).contains("sleep 600")
+            })
+        };
+        wait_for("the build to sleep", sleeping);
+        kill(Pid::from_raw(i32::try_from(child.id()).expect("a process id")), signal).expect("a signal");
+        let ran = Ran::from(child.wait_with_output().expect("it ends")).expect(3);
+        assert!(ran.stderr.contains("stopped"), "{}", ran.stderr);
+        wait_for("the containers to go", || images.containers().is_empty());
+        assert_eq!(images.names(), "");
+    }
+    // And the next build has nothing to stumble over.
+    images.yaml(&images.base, "[{ run: [cat, /made], prints: ^made$ }]");
+    images.build(&[]).expect(0);
+}
+
+#[test]
+fn container_image_build_on_a_full_disk_names_the_step_and_leaves_nothing() {
+    let Some(engine) = SecondEngine::start(Some(96)) else { return };
+    let images = Images::on("full", &engine.docker_host());
+    let before = engine.docker(&["images", "--all", "--quiet"]);
+    images.dockerfile("RUN echo first > /first\nRUN cat /dev/zero > /much\n");
+    let ran = images.build(&[]).expect(3);
+    let step = format!("images/{}/Dockerfile:6: step 5/", images.variant);
+    let data = engine.data().display().to_string();
+    for part in [step.as_str(), "No space left on device", "the disk is full", &data, "images clean"] {
+        assert!(ran.stderr.contains(part), "{part} is missing:\n{}", ran.stderr);
+    }
+    assert_eq!(engine.docker(&["ps", "--all", "--quiet"]), "");
+    assert_eq!(engine.docker(&["images", "--all", "--quiet"]), before, "layers are left");
+    // What it took is free again: a smaller image fits.
+    images.dockerfile("RUN echo made > /made\n");
+    images.build(&[]).expect(0);
+}
+
+#[test]
+fn container_image_is_listed_as_a_bill_of_materials() {
+    if !require("docker") {
+        return;
+    }
+    let images = Images::new("bill");
+    let tag = Images::tag(&images.build(&[]).expect(0));
+    let inspect = ["images", "inspect", &images.variant, "--format", "cyclonedx"];
+    let ran = images.cli.run(&inspect).expect(0);
+    assert_eq!(ran.stdout, images.cli.run(&inspect).expect(0).stdout, "the same image gives the same bytes");
+    let bill: serde_json::Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    let id = images.docker(&["inspect", "--format", "{{.Id}}", &tag]);
+    let base = images.docker(&["inspect", "--format", "{{.Id}}", &images.base]);
+    assert_eq!(bill["specVersion"], "1.6");
+    assert_eq!(
+        format!("sha256:{}", bill["metadata"]["component"]["hashes"][0]["content"].as_str().expect("a hash")),
+        id
+    );
+    assert_eq!(bill["components"][0]["name"], images.base, "{bill:#}");
+    assert_eq!(format!("sha256:{}", bill["components"][0]["hashes"][0]["content"].as_str().expect("a hash")), base);
 }
