@@ -7,6 +7,7 @@ mod attach;
 mod bad_scenarios;
 mod diagnose;
 mod docker;
+mod engine;
 mod fixture;
 mod images;
 mod output;
