@@ -82,13 +82,16 @@ impl At {
         self.docker(&["ps", "--all", "--quiet", "--filter", &label]).lines().map(String::from).collect()
     }
 
-    /// Waits until a case runs its program: the container's first process and one more.
+    /// Waits until a case runs its program: the container's first process has a child.
     pub(crate) fn running(&self, scenario: &str) -> String {
         let mut id = String::new();
         wait_for("the case to run", || {
             id = self.containers(scenario).pop().unwrap_or_default();
-            let top = self.try_docker(&["top", &id]);
-            !id.is_empty() && String::from_utf8_lossy(&top.stdout).contains("/scenario/train.py")
+            let first = self.try_docker(&["inspect", "--format", "{{.State.Pid}}", &id]).stdout;
+            let first = String::from_utf8_lossy(&first).trim().to_string();
+            let children = std::fs::read_to_string(format!("/proc/{first}/task/{first}/children"));
+            let program = |pid: &str| std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            children.unwrap_or_default().split_whitespace().any(|pid| program(pid).ends_with(b"/scenario/train.py\0"))
         });
         id
     }

@@ -43,6 +43,8 @@ impl Podman {
 
     fn command(folder: &TempDir) -> Command {
         let mut command = Command::new("podman");
+        // Where conmon leaves a file when a container has used up its memory.
+        command.current_dir(folder.path());
         // Without the machine's own storage and settings; `vfs` works on every file system.
         command.arg("--root").arg(folder.path().join("root")).arg("--runroot").arg(folder.path().join("run"));
         command.args(["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]);
