@@ -228,7 +228,9 @@ async fn open(
     }
     let memory = memory_mib.map(|mib| u64::from(mib) << 20);
     let supervisor = this_program()?;
-    Ok(Docker::open(Containers { machine, image, python, device, memory, supervisor, env }).await?)
+    let containers = Containers { machine, image, python, device, memory, supervisor, env };
+    // It is large, and part of every future above it.
+    Ok(Box::pin(Docker::open(containers)).await?)
 }
 
 /// What containers have.
