@@ -7,7 +7,8 @@ use bollard::models::SystemVersion;
 use super::docker_gpu::Ways;
 use crate::host::{Docker, Missing, Probed};
 
-const LIMIT: Duration = Duration::from_secs(5);
+/// A loaded machine is slow to answer; one that hangs does not.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// Is there an engine, and how would a container get a GPU from it?
 pub(super) async fn probe() -> Probed<Docker> {
