@@ -19,6 +19,9 @@ const BOLD: Style = Style::new().bold();
 pub struct Diagnosis<'a> {
     /// faultlab's version.
     pub faultlab: &'static str,
+    /// The image whose containers were looked at; absent where it is the machine itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// What was found.
     pub host: &'a Host,
     /// Which backends can run here.
@@ -54,36 +57,25 @@ impl<'a> Diagnosis<'a> {
             .err()
             .map(ToString::to_string)
             .or_else(|| host.gpus.as_ref().err().map(ToString::to_string));
-        let docker = match &host.docker {
-            Ok(docker) if docker.gpu_support.is_empty() => {
-                Some("on the CPU only: there is no way to give a container a GPU".into())
-            }
-            Ok(_) => None,
-            Err(missing) => Some(missing.to_string()),
-        };
-        let tools = tool::ALL
-            .iter()
-            .map(|t| Tool {
-                id: t.id(),
-                obstacle: t.needs().iter().find_map(|need| need.check(host, Device::Cuda).err()),
-            })
-            .collect();
-        Self {
-            faultlab: env!("CARGO_PKG_VERSION"),
-            host,
-            backends: vec![
-                Backend { name: "docker", obstacle: docker },
-                Backend { name: "local", obstacle: local },
-                Backend { name: "replay", obstacle: captures.err() },
-            ],
-            tools,
-        }
+        let backends = vec![
+            docker(host),
+            Backend { name: "local", obstacle: local },
+            Backend { name: "replay", obstacle: captures.err() },
+        ];
+        Self { faultlab: env!("CARGO_PKG_VERSION"), image: None, host, backends, tools: tools(host) }
+    }
+
+    /// From what containers of an image have.
+    pub fn of_image(host: &'a Host, image: String) -> Self {
+        let backends = vec![docker(host)];
+        Self { faultlab: env!("CARGO_PKG_VERSION"), image: Some(image), host, backends, tools: tools(host) }
     }
 
     /// For people.
     pub fn text(&self) -> String {
         let host = self.host;
-        let mut out = format!("{BOLD}faultlab {} on {}{BOLD:#}\n", self.faultlab, host.os);
+        let place = self.image.as_ref().map_or_else(String::new, |image| format!("containers of {image}: "));
+        let mut out = format!("{BOLD}faultlab {} on {place}{}{BOLD:#}\n", self.faultlab, host.os);
         match &host.gpus {
             Ok(gpus) => {
                 for gpu in gpus {
@@ -122,7 +114,7 @@ impl<'a> Diagnosis<'a> {
         for program in &host.programs {
             probed(&mut out, &program.name, &program.version, |v| format!("{v}  ({})", program.purpose));
         }
-        let _ = writeln!(out, "\n{BOLD}What can run here{BOLD:#}");
+        let _ = writeln!(out, "\n{BOLD}What can run {}{BOLD:#}", if self.image.is_some() { "there" } else { "here" });
         for Backend { name, obstacle } in &self.backends {
             line(&mut out, obstacle.is_none(), &format!("backend {name}"), obstacle.as_deref().unwrap_or("yes"));
         }
@@ -131,6 +123,22 @@ impl<'a> Diagnosis<'a> {
         }
         out
     }
+}
+
+fn docker(host: &Host) -> Backend {
+    let obstacle = match &host.docker {
+        Ok(docker) if docker.gpu_support.is_empty() => {
+            Some("on the CPU only: there is no way to give a container a GPU".into())
+        }
+        Ok(_) => None,
+        Err(missing) => Some(missing.to_string()),
+    };
+    Backend { name: "docker", obstacle }
+}
+
+fn tools(host: &Host) -> Vec<Tool> {
+    let obstacle = |t: &dyn tool::Tool| t.needs().iter().find_map(|need| need.check(host, Device::Cuda).err());
+    tool::ALL.iter().map(|t| Tool { id: t.id(), obstacle: obstacle(*t) }).collect()
 }
 
 fn probed<T>(out: &mut String, name: &str, probed: &Probed<T>, text: impl Fn(&T) -> String) {

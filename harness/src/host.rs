@@ -184,6 +184,9 @@ pub struct Docker {
     pub gpu_support: Vec<String>,
 }
 
+/// The debug build of the interpreter, among [`Host::programs`]: gdb can read its Python frames.
+pub const DEBUG_PYTHON: &str = "python3-dbg";
+
 /// A program on the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Program {

@@ -47,12 +47,24 @@ impl Ways {
                 || name.starts_with("libcudadebugger.so."))
                 && name.contains(".so.")
         };
-        let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib"];
+        let folders = [
+            "/usr/lib/x86_64-linux-gnu",
+            "/usr/lib/aarch64-linux-gnu",
+            "/usr/lib64",
+            "/usr/lib/wsl/lib",
+            // Where a container that was itself given a GPU has them.
+            LIBRARIES,
+        ];
         Self {
             cdi: ["/etc/cdi", "/var/run/cdi"].iter().any(|dir| has_nvidia_spec(Path::new(dir))),
             runtime,
             nodes: below("/dev", node),
-            libraries: folders.iter().map(|f| below(f, library)).find(|found| !found.is_empty()).unwrap_or_default(),
+            // Other folders may hold one of them, such as a copy for another purpose: the driver's own has all.
+            libraries: folders
+                .iter()
+                .map(|folder| below(folder, library))
+                .find(|found| found.iter().any(|path| path.ends_with("libcuda.so.1")))
+                .unwrap_or_default(),
         }
     }
 

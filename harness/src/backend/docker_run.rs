@@ -7,26 +7,33 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType};
+use bollard::models::{ContainerCreateBody, HostConfig, Mount, MountType, ResourcesUlimits};
 use bollard::query_parameters::{
-    AttachContainerOptionsBuilder, CreateContainerOptions, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
-    StartContainerOptions,
+    AttachContainerOptionsBuilder, CreateContainerOptions, InspectContainerOptions, ListContainersOptionsBuilder,
+    RemoveContainerOptionsBuilder, StartContainerOptions,
 };
 use futures_util::StreamExt as _;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use nix::sys::resource::{Resource, getrlimit};
 use thiserror::Error;
 use tokio::io::AsyncWriteExt as _;
+use tokio::sync::OnceCell;
 
+use super::docker_engine::{Engine, Failed, Patience};
+use super::docker_frames::{Frames, Order, OrderCommand, TheRun, Told};
 use super::docker_gpu::{Access, LIBRARIES, Ways};
+use super::docker_owner::Owner;
+use super::gpu_memory::Sampler;
 use super::supervise::Account;
 use super::{BackendError, Job, Seen, after_text, prepare, probe, settled};
 use crate::capture::{CappedStream, Capture};
 use crate::case::Device;
-use crate::host::Host;
+use crate::host::{Host, Need};
+use crate::recorder_env;
+use crate::tool::Tool;
 
 /// The first process of a container.
 const INIT: &str = include_str!("docker_init.py");
@@ -34,6 +41,9 @@ const INIT: &str = include_str!("docker_init.py");
 /// Where a case's things are in its container.
 const SCENARIO: &str = "/scenario";
 const WORK: &str = "/work";
+
+/// Where the launch recorder's library is in the containers of those tools that need it.
+const RECORDER_FOLDER: &str = "/opt/faultlab";
 
 /// What a case may write, in bytes: it counts as memory.
 const WORK_SIZE: u64 = 1 << 30;
@@ -57,6 +67,10 @@ const SLACK: Duration = Duration::from_mins(2);
 /// The time to ask an image what it has: Python may be slow to start on a cold disk.
 const ASK_LIMIT: Duration = Duration::from_mins(1);
 
+/// A container that is just ending is asked so often to go, with so much time between.
+const REMOVE_TRIES: u32 = 10;
+const REMOVE_AGAIN: Duration = Duration::from_millis(200);
+
 const MANAGED: (&str, &str) = ("managed-by", "faultlab");
 const RUN: &str = "faultlab.run";
 const CASE: &str = "faultlab.case";
@@ -66,8 +80,11 @@ const OWNER: &str = "faultlab.owner";
 #[derive(Debug, Error)]
 pub enum DockerError {
     /// No engine.
-    #[error("no container engine: {0}")]
-    Engine(#[from] bollard::errors::Error),
+    #[error(
+        "no container engine: {0}; start one, or name its socket by DOCKER_HOST=unix://PATH (Podman's: `podman system \
+         service --time=0 unix://PATH`)"
+    )]
+    Engine(String),
     /// No such image.
     #[error("there is no image {0} here: `faultlab images build` makes faultlab's own, `docker pull` fetches others")]
     NoImage(String),
@@ -89,7 +106,7 @@ pub enum DockerError {
 
 /// See the module.
 pub struct Docker {
-    engine: bollard::Docker,
+    engine: Engine,
     image: String,
     /// The image's content, whatever becomes of its name during a run.
     image_id: String,
@@ -98,9 +115,41 @@ pub struct Docker {
     /// The interpreter that the first process runs in.
     python: String,
     gpu: Option<Access>,
+    /// The launch recorder's library on this machine.
+    recorder: Option<PathBuf>,
     memory: i64,
     run: String,
     owner: Owner,
+    sampling: Sampling,
+    /// Started with the first case on a GPU; empty where there is no `nvidia-smi`.
+    gpu_memory: OnceCell<Option<Sampler>>,
+}
+
+/// What containers are wanted.
+#[derive(Debug)]
+pub struct Containers<'a> {
+    /// What runs the engine.
+    pub machine: &'a Host,
+    /// The image, by a name that the engine knows.
+    pub image: &'a str,
+    /// The interpreter in the image.
+    pub python: &'a str,
+    /// Where the tensors live.
+    pub device: Device,
+    /// A case's limit, bytes, if not the usual one.
+    pub memory: Option<u64>,
+    /// A program that answers `__supervise` as this crate's binary does.
+    pub supervisor: PathBuf,
+    /// The machine's environment.
+    pub env: BTreeMap<String, String>,
+}
+
+/// What it takes to watch the GPU's memory from outside the containers.
+struct Sampling {
+    supervisor: PathBuf,
+    /// Its path on the machine.
+    nvidia_smi: Option<String>,
+    env: BTreeMap<String, String>,
 }
 
 impl std::fmt::Debug for Docker {
@@ -110,22 +159,15 @@ impl std::fmt::Debug for Docker {
 }
 
 impl Docker {
-    /// Looks at the image, and clears away what runs left that are over. `machine` is what runs the engine; `memory` is a
-    /// case's limit in bytes, if not the usual one.
-    pub async fn open(
-        machine: &Host,
-        image: &str,
-        python: &str,
-        device: Device,
-        memory: Option<u64>,
-    ) -> Result<Self, DockerError> {
-        let engine = bollard::Docker::connect_with_local_defaults()?;
-        let info = engine.info().await?;
-        let found = match engine.inspect_image(image).await {
-            Err(bollard::errors::Error::DockerResponseServerError { status_code: 404, .. }) => {
-                return Err(DockerError::NoImage(image.into()));
-            }
-            other => other?,
+    /// Looks at the image, and clears away what runs left that are over.
+    pub async fn open(wanted: Containers<'_>) -> Result<Self, DockerError> {
+        let Containers { machine, image, python, device, memory, supervisor, env: machine_env } = wanted;
+        let engine = Engine::connect()?;
+        let engine_failed = |failed: Failed| DockerError::Engine(failed.at_the_start());
+        let info = engine.ask(Patience::Little, engine.api.info()).await.map_err(engine_failed)?;
+        let found = match engine.ask(Patience::Little, engine.api.inspect_image(image)).await {
+            Err(failed) if failed.not_found() => return Err(DockerError::NoImage(image.into())),
+            other => other.map_err(engine_failed)?,
         };
         let gpu = match device {
             Device::Cpu => None,
@@ -145,6 +187,7 @@ impl Docker {
             env.insert("LD_LIBRARY_PATH".into(), paths);
         }
         let owner = Owner::this();
+        let program = |name: &str| machine.programs.iter().find(|program| program.name == name)?.path.clone();
         let mut docker = Self {
             engine,
             image: image.into(),
@@ -153,16 +196,20 @@ impl Docker {
             host: machine.clone(),
             python: python.into(),
             gpu,
+            recorder: program(Need::Recorder.name()).map(PathBuf::from),
             memory: memory
                 .and_then(|bytes| i64::try_from(bytes).ok())
                 .unwrap_or_else(|| info.mem_total.map_or(MEMORY, |total| MEMORY.min(total / 4 * 3))),
             run: format!("{}-{}", Timestamp::now().strftime("%Y%m%dT%H%M%S%.3fZ"), owner.pid),
             owner,
+            sampling: Sampling { supervisor, nvidia_smi: program("nvidia-smi"), env: machine_env },
+            gpu_memory: OnceCell::new(),
         };
         docker.sweep(false).await;
         let answer = docker.ask().await.map_err(|why| DockerError::Image { image: image.into(), why })?;
-        docker.host =
-            probe::image_host(machine, &answer).map_err(|why| DockerError::Image { image: image.into(), why })?;
+        let library = docker.recorder.as_ref().map(|_| library_inside());
+        docker.host = probe::image_host(machine, &answer, library.as_deref())
+            .map_err(|why| DockerError::Image { image: image.into(), why })?;
         Ok(docker)
     }
 
@@ -183,7 +230,8 @@ impl Docker {
 
     /// Has the image say what it has.
     async fn ask(&self) -> Result<String, String> {
-        let argv = probe::ask_image(&self.python);
+        let library = self.recorder.as_ref().map(|_| library_inside());
+        let argv = probe::ask_image(&self.python, library.as_deref());
         let order = Order {
             env: &self.env,
             work: WORK,
@@ -194,9 +242,9 @@ impl Docker {
             collect: Vec::new(),
         };
         let mut told = Told::new(1 << 20, &[]);
-        let body = self.body("probe", None, &[]);
+        let body = self.body("probe", self.mounts(None, true), &[]);
         let limit = ASK_LIMIT + SLACK;
-        self.contained(body, &order, &mut told, limit).await.map_err(|e| e.to_string())?;
+        self.contained(body, &order, &mut told, limit, None).await.map_err(|e| e.to_string())?;
         let Some(TheRun { account, stdout, stderr }) = told.runs.remove(&0) else {
             return Err("it did not say what is in it".into());
         };
@@ -223,7 +271,7 @@ impl Docker {
         let order = Order {
             env: &prepared.env,
             work: WORK,
-            gpu: job.device == Device::Cuda,
+            gpu: self.gpu.is_some() && job.device == Device::Cuda,
             files: command.files.iter().map(|file| (file.name, file.text)).collect(),
             commands: std::iter::once(first).chain(after).collect(),
             watch_env: prepared.recorded_env.keys().map(String::as_str).collect(),
@@ -231,13 +279,22 @@ impl Docker {
         };
         let caps: Vec<usize> = command.collect.iter().map(|collect| collect.cap).collect();
         let mut told = Told::new(job.output_cap, &caps);
-        let body = self.body(&job.case.folder(), Some(&job.scenario.folder), job.tool.capabilities());
+        let mut body = self.body(
+            &job.case.folder(),
+            self.mounts(Some(&job.scenario.folder), needs_recorder(job.tool)),
+            job.tool.capabilities(),
+        );
+        body.user = Some(user(&job.scenario.folder));
+        if let (Some(gpu), Some(config)) = (&self.gpu, &mut body.host_config) {
+            gpu.put_into(config);
+        }
+        let sampler = self.sampler(job.device).await;
         let limit = job.deadline + AFTER_LIMIT * u32::try_from(command.after.len()).unwrap_or(1) + SLACK;
         let date = Timestamp::now();
         let mut stop = job.stop.clone();
         let stopped = async { stop.wait_for(|stop| *stop).await.is_ok() };
         tokio::select! {
-            done = self.contained(body, &order, &mut told, limit) => done?,
+            done = self.contained(body, &order, &mut told, limit, sampler) => done?,
             // The first process ends with its input; the sweep at the end of the run makes sure.
             true = stopped => return Err(BackendError::Stopped),
         }
@@ -263,26 +320,40 @@ impl Docker {
             )));
         }
         let account = settled(account.account)?;
-        let seen = Seen { backend: "docker", date, account, peak_gpu_bytes: None, stdout, stderr, files };
+        let seen =
+            Seen { backend: "docker", date, account, peak_gpu_bytes: told.peak_gpu_bytes, stdout, stderr, files };
         Ok(prepared.capture(job, seen))
     }
 
+    /// The one sampler of GPU memory, where it can tell anything about a case on this device.
+    async fn sampler(&self, device: Device) -> Option<&Sampler> {
+        let Sampling { supervisor, nvidia_smi, env } = &self.sampling;
+        let nvidia_smi = nvidia_smi.as_deref().filter(|_| device == Device::Cuda && self.host.gpus.is_ok())?;
+        self.gpu_memory.get_or_init(|| Sampler::start(supervisor, nvidia_smi, env)).await.as_ref()
+    }
+
+    /// What a container sees of this machine's files: nothing that it can write.
+    fn mounts(&self, scenario: Option<&Path>, recorder: bool) -> Vec<Mount> {
+        let library = self.recorder.as_deref().filter(|_| recorder);
+        let mounted = scenario.map(|folder| (folder, SCENARIO.to_string()));
+        mounted
+            .into_iter()
+            .chain(library.map(|library| (library, library_inside())))
+            .map(|(source, target)| Mount {
+                target: Some(target),
+                source: Some(source.display().to_string()),
+                typ: Some(MountType::BIND),
+                read_only: Some(true),
+                ..Mount::default()
+            })
+            .collect()
+    }
+
     /// A container to be.
-    fn body(&self, case: &str, scenario: Option<&Path>, capabilities: &[&str]) -> ContainerCreateBody {
-        let owner = scenario.and_then(|folder| std::fs::metadata(folder).ok()).map(|m| (m.uid(), m.gid()));
-        // Whoever owns the scenario can read it.
-        let (uid, gid) = owner.filter(|(uid, _)| *uid != 0).unwrap_or((NOBODY, NOBODY));
+    fn body(&self, case: &str, mounts: Vec<Mount>, capabilities: &[&str]) -> ContainerCreateBody {
         let tmpfs = |size: u64| format!("rw,exec,nosuid,nodev,size={size},mode=1777");
-        let mut host_config = HostConfig {
-            mounts: scenario.map(|folder| {
-                vec![Mount {
-                    target: Some(SCENARIO.into()),
-                    source: Some(folder.display().to_string()),
-                    typ: Some(MountType::BIND),
-                    read_only: Some(true),
-                    ..Mount::default()
-                }]
-            }),
+        let host_config = HostConfig {
+            mounts: Some(mounts),
             tmpfs: Some([(WORK.to_string(), tmpfs(WORK_SIZE)), ("/tmp".to_string(), tmpfs(TMP_SIZE))].into()),
             network_mode: Some("none".into()),
             readonly_rootfs: Some(true),
@@ -293,6 +364,7 @@ impl Docker {
             memory: Some(self.memory),
             // No swap on top of it.
             memory_swap: Some(self.memory),
+            ulimits: Some(own_limits()),
             // `docker_init.py` is the init.
             init: Some(false),
             auto_remove: Some(true),
@@ -303,9 +375,6 @@ impl Docker {
             }),
             ..HostConfig::default()
         };
-        if let (Some(gpu), true) = (&self.gpu, scenario.is_some()) {
-            gpu.put_into(&mut host_config);
-        }
         let labels = [
             (MANAGED.0, MANAGED.1.to_string()),
             (RUN, self.run.clone()),
@@ -316,7 +385,7 @@ impl Docker {
             image: Some(self.image_id.clone()),
             entrypoint: Some([&self.python, "-I", "-S", "-c", INIT].map(String::from).into()),
             cmd: Some(Vec::new()),
-            user: Some(format!("{uid}:{gid}")),
+            user: Some(format!("{NOBODY}:{NOBODY}")),
             working_dir: Some("/".into()),
             labels: Some(labels.into_iter().map(|(k, v)| (k.to_string(), v)).collect()),
             attach_stdin: Some(true),
@@ -337,67 +406,122 @@ impl Docker {
         order: &Order<'_>,
         told: &mut Told,
         limit: Duration,
+        sampler: Option<&Sampler>,
     ) -> Result<(), BackendError> {
-        let infra = |what: &'static str| move |e| BackendError::Infra(format!("failed to {what}: {e}"));
-        let id = self
-            .engine
-            .create_container(None::<CreateContainerOptions>, body)
-            .await
-            .map_err(infra("create a container"))?
-            .id;
-        let result = tokio::time::timeout(limit, self.talk(&id, order, told)).await.unwrap_or_else(|_| {
-            Err(BackendError::Infra(format!("the container did not end its case within {} s", limit.as_secs())))
-        });
+        // One that hangs would make the container when nobody waits for it any more.
+        self.engine.health().await.map_err(|failed| BackendError::Infra(failed.to_string()))?;
+        let create = self.engine.api.create_container(None::<CreateContainerOptions>, body);
+        let id = self.engine.ask(Patience::Much, create).await.map_err(|failed| self.not_created(&failed))?.id;
+        let result = tokio::select! {
+            result = tokio::time::timeout(limit, self.talk(&id, order, told, sampler)) => result.unwrap_or_else(|_| {
+                Err(BackendError::Infra(format!("the container did not end its case within {} s", limit.as_secs())))
+            }),
+            // One that hangs removes nothing either; the container ends as soon as it sees that its input is closed.
+            failed = self.engine.watch() => return Err(BackendError::Infra(failed.to_string())),
+        };
         self.remove(&id).await;
         result
     }
 
-    async fn talk(&self, id: &str, order: &Order<'_>, told: &mut Told) -> Result<(), BackendError> {
+    fn not_created(&self, failed: &Failed) -> BackendError {
+        BackendError::Infra(if failed.not_found() {
+            format!(
+                "the image {} ({}) is no longer there: it was removed during the run; build or pull it again, then \
+                 `faultlab run --resume` runs what this run lost",
+                self.image, self.image_id
+            )
+        } else {
+            format!("failed to create a container: {failed}")
+        })
+    }
+
+    async fn talk(
+        &self,
+        id: &str,
+        order: &Order<'_>,
+        told: &mut Told,
+        sampler: Option<&Sampler>,
+    ) -> Result<(), BackendError> {
         let infra = |what: &str, why: &dyn std::fmt::Display| BackendError::Infra(format!("failed to {what}: {why}"));
         let options =
             AttachContainerOptionsBuilder::default().stdin(true).stdout(true).stderr(true).stream(true).build();
+        let attach = self.engine.api.attach_container(id, Some(options));
         let mut attached =
-            self.engine.attach_container(id, Some(options)).await.map_err(|e| infra("attach to the container", &e))?;
-        self.engine
-            .start_container(id, None::<StartContainerOptions>)
-            .await
-            .map_err(|e| infra("start the container", &e))?;
+            self.engine.ask(Patience::Much, attach).await.map_err(|e| infra("attach to the container", &e))?;
+        let start = self.engine.api.start_container(id, None::<StartContainerOptions>);
+        self.engine.ask(Patience::Much, start).await.map_err(|e| infra("start the container", &e))?;
+        let watch = match sampler {
+            Some(sampler) => sampler.watch(self.first_process(id).await),
+            None => None,
+        };
         let mut line = serde_json::to_vec(order).map_err(|e| infra("write the order", &e))?;
         line.push(b'\n');
-        attached.input.write_all(&line).await.map_err(|e| infra("order the container", &e))?;
-        attached.input.flush().await.map_err(|e| infra("order the container", &e))?;
+        let ordered = async {
+            attached.input.write_all(&line).await?;
+            attached.input.flush().await
+        };
+        if let Err(error) = ordered.await {
+            return Err(self.cut_off(&error.to_string()).await);
+        }
         let mut frames = Frames::default();
         let mut trouble = CappedStream::new(4096);
         while let Some(output) = attached.output.next().await {
-            match output.map_err(|e| infra("read from the container", &e))? {
-                bollard::container::LogOutput::StdErr { message } => trouble.push(&message),
-                other => frames.push(&other.into_bytes()),
+            match output {
+                Ok(bollard::container::LogOutput::StdErr { message }) => trouble.push(&message),
+                Ok(other) => frames.push(&other.into_bytes()),
+                Err(error) => return Err(self.cut_off(&error.to_string()).await),
             }
             while let Some((kind, bytes)) = frames.next() {
                 if told.hear(kind, &bytes).map_err(BackendError::Infra)? {
+                    told.peak_gpu_bytes = watch.as_ref().and_then(super::gpu_memory::Watch::peak);
                     return Ok(());
                 }
             }
         }
-        let trouble = String::from_utf8_lossy(&trouble.finish().0).trim().to_string();
+        Err(self.cut_off(String::from_utf8_lossy(&trouble.finish().0).trim()).await)
+    }
+
+    /// Why a container that had not said its last word is silent.
+    async fn cut_off(&self, trouble: &str) -> BackendError {
         let trouble = if trouble.is_empty() { String::new() } else { format!(": {trouble}") };
-        Err(BackendError::Infra(format!(
-            "the container ended before its case did: it was killed from outside, or the engine stopped{trouble}"
-        )))
+        BackendError::Infra(match self.engine.health().await {
+            Ok(()) => format!(
+                "the container ended before its case did: it was killed from outside, or the engine was \
+                 restarted{trouble}; `faultlab run --resume` runs the case again"
+            ),
+            Err(failed) => failed.to_string(),
+        })
+    }
+
+    /// The number that a container's first process has outside: the driver knows processes by those.
+    async fn first_process(&self, id: &str) -> Option<u32> {
+        let inspect = self.engine.api.inspect_container(id, None::<InspectContainerOptions>);
+        let pid = self.engine.ask(Patience::Little, inspect).await.ok()?.state?.pid?;
+        u32::try_from(pid).ok().filter(|pid| *pid > 0)
     }
 
     async fn remove(&self, id: &str) {
-        let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
-        // It may be gone already, or going; what is left is the sweep's.
-        let _ = self.engine.remove_container(id, Some(options)).await;
+        for _ in 0..REMOVE_TRIES {
+            let options = RemoveContainerOptionsBuilder::default().force(true).v(true).build();
+            match self.engine.ask(Patience::Little, self.engine.api.remove_container(id, Some(options))).await {
+                // One that is just ending can be neither stopped nor removed (Podman: 500, Docker: 409).
+                Err(failed @ Failed::Refused(_)) if !failed.not_found() => tokio::time::sleep(REMOVE_AGAIN).await,
+                // It is gone; or the engine is, and what it left is the next run's to sweep.
+                _ => return,
+            }
+        }
     }
 
     /// Removes the containers of runs that are over, and with `own` those of this run. Only what carries faultlab's
     /// labels is touched.
     pub(super) async fn sweep(&self, own: bool) {
+        if self.engine.health().await.is_err() {
+            return;
+        }
         let filters = HashMap::from([("label", vec![format!("{}={}", MANAGED.0, MANAGED.1)])]);
         let options = ListContainersOptionsBuilder::default().all(true).filters(&filters).build();
-        for container in self.engine.list_containers(Some(options)).await.unwrap_or_default() {
+        let listed = self.engine.ask(Patience::Little, self.engine.api.list_containers(Some(options))).await;
+        for container in listed.unwrap_or_default() {
             let (Some(id), Some(labels)) = (container.id, container.labels) else { continue };
             let Some(run) = labels.get(RUN) else { continue };
             let running = container.state == Some(bollard::models::ContainerSummaryStateEnum::RUNNING);
@@ -414,238 +538,37 @@ impl Docker {
     }
 }
 
-/// The process that a container belongs to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Owner {
-    /// Boot and process namespace: a process id means nothing elsewhere.
-    place: String,
-    pid: u32,
-    /// When it started: ids come again.
-    started: u64,
+/// Where the launch recorder's library is in a container.
+fn library_inside() -> String {
+    format!("{RECORDER_FOLDER}/{}", recorder_env::LIBRARY)
 }
 
-impl Owner {
-    fn this() -> Self {
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
-        let space: String = space.to_string_lossy().chars().filter(char::is_ascii_digit).collect();
-        let pid = std::process::id();
-        Self { place: format!("{}.{space}", boot.trim()), pid, started: Self::started(pid).unwrap_or_default() }
-    }
-
-    fn read(text: &str) -> Option<Self> {
-        let mut parts = text.split('/');
-        let place = parts.next()?.to_string();
-        Some(Self { place, pid: parts.next()?.parse().ok()?, started: parts.next()?.parse().ok()? })
-    }
-
-    /// When a process started, if it is there: field 22 of `stat`.
-    fn started(pid: u32) -> Option<u64> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
-    }
-
-    /// Is this owner gone, as far as `me` can tell? Of one elsewhere only what no longer runs is taken for left.
-    fn is_over(&self, me: &Self, running: bool, started: impl Fn(u32) -> Option<u64>) -> bool {
-        if self.place == me.place { started(self.pid) != Some(self.started) } else { !running }
-    }
+fn needs_recorder(tool: &dyn Tool) -> bool {
+    tool.needs().contains(&Need::Recorder)
 }
 
-impl std::fmt::Display for Owner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}/{}", self.place, self.pid, self.started)
-    }
+/// The user of a case: whoever owns the scenario can read it, unless that is root.
+fn user(scenario: &Path) -> String {
+    let owner = std::fs::metadata(scenario).ok().map(|m| (m.uid(), m.gid()));
+    let (uid, gid) = owner.filter(|(uid, _)| *uid != 0).unwrap_or((NOBODY, NOBODY));
+    format!("{uid}:{gid}")
 }
 
-/// One line of JSON for `docker_init.py`.
-#[derive(Serialize)]
-struct Order<'a> {
-    env: &'a BTreeMap<String, String>,
-    work: &'a str,
-    gpu: bool,
-    files: Vec<(&'a str, &'a str)>,
-    commands: Vec<OrderCommand<'a>>,
-    watch_env: BTreeSet<&'a str>,
-    collect: Vec<&'a str>,
-}
-
-#[derive(Serialize)]
-struct OrderCommand<'a> {
-    argv: &'a [String],
-    deadline_s: f64,
-    only_if: Option<&'a str>,
-}
-
-/// Cuts a stream into frames.
-#[derive(Default)]
-struct Frames(Vec<u8>);
-
-impl Frames {
-    fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-
-    fn next(&mut self) -> Option<(u8, Vec<u8>)> {
-        let (head, rest) = self.0.split_at_checked(5)?;
-        let length = u32::from_be_bytes(head[1..].try_into().ok()?) as usize;
-        let frame = (head[0], rest.get(..length)?.to_vec());
-        self.0.drain(..5 + length);
-        Some(frame)
-    }
-}
-
-#[derive(Deserialize)]
-struct ContainedAccount {
-    #[serde(flatten)]
-    account: Account,
-    #[serde(default)]
-    oom_kills: u64,
-}
-
-struct TheRun {
-    account: ContainedAccount,
-    stdout: CappedStream,
-    stderr: CappedStream,
-}
-
-/// What a container has said so far.
-struct Told {
-    cap: usize,
-    file_caps: Vec<usize>,
-    now: usize,
-    stdout: CappedStream,
-    stderr: CappedStream,
-    /// By the index of the command.
-    runs: BTreeMap<usize, TheRun>,
-    /// By the index of the file.
-    files: BTreeMap<usize, CappedStream>,
-}
-
-impl Told {
-    fn new(cap: usize, file_caps: &[usize]) -> Self {
-        Self {
-            cap,
-            file_caps: file_caps.to_vec(),
-            now: 0,
-            stdout: CappedStream::new(cap),
-            stderr: CappedStream::new(cap),
-            runs: BTreeMap::new(),
-            files: BTreeMap::new(),
-        }
-    }
-
-    /// Takes a frame. True: that was all.
-    fn hear(&mut self, kind: u8, bytes: &[u8]) -> Result<bool, String> {
-        let broken = |e: serde_json::Error| format!("the container's first process spoke nonsense: {e}");
-        match kind {
-            b'S' | b'N' => self.now = serde_json::from_slice(bytes).map_err(broken)?,
-            b'o' => self.stdout.push(bytes),
-            b'e' => self.stderr.push(bytes),
-            b'A' => {
-                let account = serde_json::from_slice(bytes).map_err(broken)?;
-                let stdout = std::mem::replace(&mut self.stdout, CappedStream::new(self.cap));
-                let stderr = std::mem::replace(&mut self.stderr, CappedStream::new(self.cap));
-                self.runs.insert(self.now, TheRun { account, stdout, stderr });
-            }
-            b'F' => {
-                let cap = self.file_caps.get(self.now).copied().unwrap_or_default();
-                self.files.entry(self.now).or_insert_with(|| CappedStream::new(cap)).push(bytes);
-            }
-            b'G' => {
-                return Err("the container was promised a GPU and has none: no device node is in it; look at how the \
-                            engine hands out GPUs, or ask for `--device cpu`"
-                    .into());
-            }
-            b'X' => return Err(format!("the container's first process failed: {}", String::from_utf8_lossy(bytes))),
-            b'Z' => return Ok(true),
-            other => return Err(format!("the container's first process spoke nonsense: a frame of kind {other}")),
-        }
-        // A file of no bytes is there all the same.
-        if kind == b'N' {
-            let cap = self.file_caps.get(self.now).copied().unwrap_or_default();
-            self.files.insert(self.now, CappedStream::new(cap));
-        }
-        Ok(false)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frames_arrive_in_any_pieces() {
-        let bytes = b"o\0\0\0\x03abcZ\0\0\0\0e\0\0\0\x01";
-        for size in 1..bytes.len() {
-            let (mut frames, mut found) = (Frames::default(), Vec::new());
-            for piece in bytes.chunks(size) {
-                frames.push(piece);
-                while let Some(frame) = frames.next() {
-                    found.push(frame);
-                }
-            }
-            assert_eq!(found, [(b'o', b"abc".to_vec()), (b'Z', Vec::new())]);
-        }
-    }
-
-    #[test]
-    fn every_command_and_file_keeps_its_own_bytes() -> Result<(), String> {
-        let account =
-            br#"{"not_started": null, "exit": {"code": 3}, "stopped": false, "elapsed_s": 0.5, "peak_rss_bytes": 7,
-            "left_behind": [], "unkillable": [], "env_seen": {"A": "b"}, "oom_kills": 2}"#;
-        let mut told = Told::new(100, &[100, 100]);
-        let frames: [(u8, &[u8]); 13] = [
-            (b'S', b"0"),
-            (b'o', b"out"),
-            (b'e', b"err"),
-            (b'o', b"put"),
-            (b'A', account),
-            // The second command was not wanted.
-            (b'S', b"2"),
-            (b'o', b"after"),
-            (b'A', account),
-            (b'N', b"0"),
-            (b'N', b"1"),
-            (b'F', b"fi"),
-            (b'F', b"le"),
-            (b'Z', b""),
-        ];
-        for (n, (kind, bytes)) in frames.into_iter().enumerate() {
-            assert_eq!(told.hear(kind, bytes)?, n == 12);
-        }
-        let mut text = |index| {
-            let run = told.runs.remove(&index).map(|run| (run.stdout.finish().0, run.stderr.finish().0, run.account));
-            run.map(|(out, err, account)| (out, err, account.account.exit, account.oom_kills))
-        };
-        let exit = crate::capture::Exit::Code(3);
-        assert_eq!(text(0), Some((b"output".to_vec(), b"err".to_vec(), exit.clone(), 2)));
-        assert_eq!(text(1), None);
-        assert_eq!(text(2), Some((b"after".to_vec(), Vec::new(), exit, 2)));
-        let files: Vec<_> = told.files.into_iter().map(|(index, file)| (index, file.finish().0)).collect();
-        assert_eq!(files, [(0, Vec::new()), (1, b"file".to_vec())]);
-        assert!(Told::new(100, &[]).hear(b'S', b"nonsense").is_err() && Told::new(100, &[]).hear(b'?', b"").is_err());
-        Ok(())
-    }
-
-    #[test]
-    fn a_promised_gpu_that_is_not_there_is_said_loudly() {
-        let told = Told::new(100, &[]).hear(b'G', b"");
-        assert!(told.is_err_and(|why| why.contains("promised a GPU and has none")));
-    }
-
-    #[test]
-    fn only_a_run_that_is_over_is_cleared_away() {
-        let me = Owner::this();
-        assert_eq!(Owner::read(&me.to_string()), Some(me.clone()));
-        assert_eq!(Owner::started(me.pid), Some(me.started));
-        let other = |place: &str, started| Owner { place: place.into(), pid: 7, started };
-        let lives = |_| Some(70);
-        assert!(!other(&me.place, 70).is_over(&me, true, lives));
-        // Its id has come again, or is gone.
-        assert!(other(&me.place, 69).is_over(&me, true, lives));
-        assert!(other(&me.place, 70).is_over(&me, true, |_| None));
-        // Elsewhere.
-        assert!(!other("elsewhere", 70).is_over(&me, true, |_| None));
-        assert!(other("elsewhere", 70).is_over(&me, false, |_| None));
-    }
+/// A case may open as many files, and its user have as many processes, as faultlab itself: as on the local backend. An
+/// engine's own default can be more than it may give, and then no container starts (Podman with crun: "setrlimit
+/// `RLIMIT_NOFILE`: Operation not permitted").
+fn own_limits() -> Vec<ResourcesUlimits> {
+    // Podman's service limits itself to as many processes as old kernels have numbers for. How many a case has is
+    // limited by its control group in any case.
+    let limits = [("nofile", Resource::RLIMIT_NOFILE, u64::MAX), ("nproc", Resource::RLIMIT_NPROC, 1 << 15)];
+    // The API's number for "no limit" is -1.
+    let number = |limit: u64| i64::try_from(limit).unwrap_or(-1);
+    limits
+        .into_iter()
+        .filter_map(|(name, resource, most)| {
+            let (soft, hard) = getrlimit(resource).ok()?;
+            let [soft, hard] = [soft, hard].map(|limit| Some(number(limit.min(most))));
+            Some(ResourcesUlimits { name: Some(name.into()), soft, hard })
+        })
+        .collect()
 }

@@ -6,9 +6,9 @@
 //! GPU-7a1c…, 4790, [N/A]
 //! ```
 //!
-//! A sample's processes are led back to a case through their ancestors: each case has a supervisor of its own. In a
-//! container that has process numbers of its own the driver's are others, or are not shown at all: then nothing is
-//! known, and nothing is said. A peak shorter than the interval can be missed.
+//! A sample's processes are led back to a case through their ancestors: each case has a supervisor of its own, or, in a
+//! container, a first process, which has a number outside too. Where faultlab itself is in a container that has process
+//! numbers of its own the driver's are others, or are not shown at all: then nothing is known, and nothing is said. A peak shorter than the interval can be missed.
 
 #![expect(clippy::disallowed_methods, reason = "this is the place that starts processes")]
 

@@ -2,7 +2,10 @@
 
 pub mod attach;
 mod docker;
+mod docker_engine;
+mod docker_frames;
 mod docker_gpu;
+mod docker_owner;
 mod docker_run;
 mod gpu_memory;
 mod local;
@@ -19,7 +22,7 @@ use jiff::Timestamp;
 use thiserror::Error;
 use tokio::sync::watch;
 
-pub use docker_run::{Docker, DockerError};
+pub use docker_run::{Containers, Docker, DockerError};
 pub use local::Local;
 pub use replay::{Replay, ReplayError, stacks};
 

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
 use super::docker;
-use crate::host::{Gpu, Host, Missing, Need, Probed, Program, Python, PythonFolders, Torch};
+use crate::host::{DEBUG_PYTHON, Gpu, Host, Missing, Need, Probed, Program, Python, PythonFolders, Torch};
 use crate::recorder_env::{LIBRARY, PRELOAD_LIBRARY, library_beside};
 
 /// The hidden subcommand that asks the CUDA driver, in a process of its own.
@@ -63,6 +63,10 @@ try:
     debugpy = importlib.util.find_spec('debugpy') and importlib.metadata.version('debugpy')
 except Exception:
     debugpy = None
+# The debug build of the same interpreter: Debian's python3-dbg beside python3.
+debug = sys.executable + '-dbg'
+same = os.path.basename(os.path.realpath(sys.executable))
+debug = debug if os.access(debug, os.X_OK) and os.path.basename(os.path.realpath(debug)).startswith(same) else None
 packages = list(dict.fromkeys(site.getsitepackages() + [sysconfig.get_paths()['purelib']]))
 if spec and spec.origin:
     folder = os.path.dirname(spec.origin)
@@ -71,7 +75,7 @@ if spec and spec.origin:
     torch = {'version': version['__version__'], 'cuda': version.get('cuda')}
 print(json.dumps({'python': {'executable': sys.executable, 'version': platform.python_version(), 'folders': {
     'prefix': sys.prefix, 'base_prefix': sys.base_prefix, 'stdlib': sysconfig.get_paths()['stdlib'], 'packages': packages}},
-    'torch': torch, 'debugpy': debugpy}))
+    'torch': torch, 'debugpy': debugpy, 'debug': debug}))
 ";
 
 #[derive(Deserialize)]
@@ -79,6 +83,17 @@ struct PythonAnswer {
     python: PythonAnswerPython,
     torch: Option<TorchAnswer>,
     debugpy: Option<String>,
+    debug: Option<String>,
+}
+
+/// An interpreter's answer, read.
+struct Interpreter {
+    python: Python,
+    torch: Option<Torch>,
+    /// The version of that module.
+    debugpy: Option<String>,
+    /// Its debug build.
+    debug: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -113,28 +128,36 @@ pub async fn probe(faultlab: &Path, python: &str) -> Host {
     for asked in asked {
         programs.extend(asked.await);
     }
-    let (python, torch, debugpy) = apart(python);
-    programs.push(debugpy);
+    let (python, torch, more) = apart(python);
+    programs.extend(more);
     programs.push(recorder(Need::Recorder, &library_beside(faultlab, LIBRARY)));
     programs.push(recorder(Need::RecorderPreload, &library_beside(faultlab, PRELOAD_LIBRARY)));
     Host { os: os(), gpus, driver: driver(), cuda: smi, python, torch, docker, programs }
 }
 
 /// An interpreter's answer as the parts of a [`Host`].
-fn apart(answer: Probed<(Python, Option<Torch>, Option<String>)>) -> (Probed<Python>, Probed<Torch>, Program) {
-    let (python, torch, debugpy) = match answer {
-        Ok((python, torch, debugpy)) => {
+fn apart(answer: Probed<Interpreter>) -> (Probed<Python>, Probed<Torch>, [Program; 2]) {
+    let (python, torch, debugpy, debug) = match answer {
+        Ok(Interpreter { python, torch, debugpy, debug }) => {
             let missing = |module: &str| Missing {
                 why: format!("{} has no module {module}", python.executable),
                 mend: format!("`pip install {module}` there, or name another interpreter with --python"),
             };
             let (torch, debugpy) = (torch.ok_or_else(|| missing("torch")), debugpy.ok_or_else(|| missing("debugpy")));
-            (Ok(python), torch, debugpy)
+            let debug = debug.ok_or_else(|| Missing {
+                why: format!("{} has no debug build beside it", python.executable),
+                mend: "`apt-get install python3-dbg`, for Debian's own python3".into(),
+            });
+            (Ok(python), torch, debugpy, debug)
         }
-        Err(missing) => (Err(missing.clone()), Err(missing.clone()), Err(missing)),
+        Err(missing) => (Err(missing.clone()), Err(missing.clone()), Err(missing.clone()), Err(missing)),
     };
-    let purpose = "breakpoints in Python".into();
-    (python, torch, Program { name: "debugpy".into(), purpose, path: None, version: debugpy })
+    let path = debug.clone().ok();
+    let programs = [
+        Program { name: "debugpy".into(), purpose: "breakpoints in Python".into(), path: None, version: debugpy },
+        Program { name: DEBUG_PYTHON.into(), purpose: "Python frames in gdb".into(), path, version: debug },
+    ];
+    (python, torch, programs)
 }
 
 /// The launch recorder's library for a need. It is not loaded: that is done in the program to be recorded.
@@ -150,7 +173,9 @@ pub fn recorder(need: Need, path: &Path) -> Program {
     Program { name: need.name().into(), purpose: "the line of an asynchronous fault".into(), path: found, version }
 }
 
-/// Asks an image what it has; see [`image_host`]. Its arguments are [`ASK_PYTHON`] and, as JSON, programs and folders.
+/// Asks an image what it has; see [`image_host`]. Its arguments are [`ASK_PYTHON`], as JSON programs and folders, and where
+/// the launch recorder's library is, or nothing. Whether an image can load that shows only when it does: an older C library
+/// cannot. The dynamic linker then says so ("object … cannot be preloaded").
 const ASK_IMAGE: &str = r"
 import glob, json, os, shutil, subprocess, sys
 exec(sys.argv[1])
@@ -169,27 +194,37 @@ try:
     release = open('/etc/os-release').read()
 except OSError:
     release = ''
-print(json.dumps({'release': release, 'programs': programs}))
+recorder = None
+if sys.argv[3]:
+    env = {**os.environ, 'LD_PRELOAD': sys.argv[3]}
+    done = subprocess.run([sys.executable, '-S', '-c', ''], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
+    recorder = done.stdout.decode(errors='replace').strip()
+    if done.returncode != 0:
+        recorder = recorder or 'it ends whoever loads it'
+print(json.dumps({'release': release, 'programs': programs, 'recorder': recorder}))
 ";
 
 /// The command that [`image_host`] reads the answer of.
-pub(super) fn ask_image(python: &str) -> Vec<String> {
+pub(super) fn ask_image(python: &str, recorder: Option<&str>) -> Vec<String> {
     let asked: Vec<_> = PROGRAMS.iter().map(|(name, argument, ..)| (name, argument)).collect();
     let asked = serde_json::to_string(&(asked, MORE_FOLDERS)).unwrap_or_default();
-    [python, "-c", ASK_IMAGE, ASK_PYTHON, &asked].map(String::from).into()
+    [python, "-c", ASK_IMAGE, ASK_PYTHON, &asked, recorder.unwrap_or_default()].map(String::from).into()
 }
 
 #[derive(Deserialize)]
 struct ImageAnswer {
     release: String,
     programs: std::collections::BTreeMap<String, (String, String)>,
+    /// What was said against loading the launch recorder; `None` where there is none.
+    recorder: Option<String>,
 }
 
-/// What a container of an image has: Python, torch and programs are the image's, GPU and driver are the machine's.
-pub(super) fn image_host(machine: &Host, answer: &str) -> Result<Host, String> {
+/// What a container of an image has: Python, torch and programs are the image's; GPU and driver are the machine's, and so is
+/// the launch recorder, at `library` in the container.
+pub(super) fn image_host(machine: &Host, answer: &str, library: Option<&str>) -> Result<Host, String> {
     let (python, image) = answer.trim().split_once('\n').ok_or("it did not say what is in it")?;
-    let (python, torch, debugpy) = apart(Ok(read_python("its Python", python)?));
-    let ImageAnswer { release, programs: found } = serde_json::from_str(image).map_err(|e| e.to_string())?;
+    let (python, torch, more) = apart(Ok(read_python("its Python", python)?));
+    let ImageAnswer { release, programs: found, recorder } = serde_json::from_str(image).map_err(|e| e.to_string())?;
     let mut programs: Vec<Program> = PROGRAMS
         .iter()
         .map(|(name, argument, purpose, mend)| {
@@ -205,17 +240,24 @@ pub(super) fn image_host(machine: &Host, answer: &str) -> Result<Host, String> {
             Program { name: (*name).into(), purpose: (*purpose).into(), path, version }
         })
         .collect();
-    programs.push(debugpy);
-    programs.push(Program {
-        name: "recorder".into(),
-        purpose: "the line of an asynchronous fault".into(),
-        path: None,
-        version: Err(Missing {
-            why: "the launch recorder's library is not mounted into containers".into(),
-            mend: "use --backend local".into(),
-        }),
-    });
+    programs.extend(more);
+    programs.extend(machine.programs.iter().filter(|p| p.name == Need::Recorder.name()).map(|outside| Program {
+        path: library.map(String::from),
+        version: match (recorder.as_deref(), library) {
+            (Some(""), Some(library)) => Ok(format!("this machine's, which the image can load, at {library}")),
+            (Some(why), _) => Err(Missing {
+                why: format!("the image cannot load this machine's launch recorder: {}", first_line(why)),
+                mend: "build faultlab on a system that is no newer than the image's, or use --backend local".into(),
+            }),
+            (None, _) => outside.version.clone(),
+        },
+        ..outside.clone()
+    }));
     Ok(Host { os: os_of(&release), python, torch, programs, ..machine.clone() })
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
 }
 
 /// Distribution and kernel.
@@ -312,19 +354,19 @@ fn gpu(index: i32) -> Gpu {
     gpu
 }
 
-async fn ask_python(python: &str) -> Probed<(Python, Option<Torch>, Option<String>)> {
+async fn ask_python(python: &str) -> Probed<Interpreter> {
     let missing = |why: String| Missing { why, mend: "install Python 3, or name an interpreter with --python".into() };
     let text = output(python, &["-c", ASK_PYTHON]).await.map_err(missing)?;
     read_python(python, &text).map_err(missing)
 }
 
 /// Reads what [`ASK_PYTHON`] printed.
-fn read_python(python: &str, text: &str) -> Result<(Python, Option<Torch>, Option<String>), String> {
-    let answer: PythonAnswer =
+fn read_python(python: &str, text: &str) -> Result<Interpreter, String> {
+    let PythonAnswer { python, torch, debugpy, debug } =
         serde_json::from_str(text.trim()).map_err(|e| format!("{python} did not answer: {e}"))?;
-    let PythonAnswerPython { executable, version, folders } = answer.python;
-    let torch = answer.torch.map(|t| Torch { version: t.version, cuda: t.cuda });
-    Ok((Python { executable, version, folders }, torch, answer.debugpy))
+    let PythonAnswerPython { executable, version, folders } = python;
+    let torch = torch.map(|t| Torch { version: t.version, cuda: t.cuda });
+    Ok(Interpreter { python: Python { executable, version, folders }, torch, debugpy, debug })
 }
 
 async fn program((name, argument, purpose, mend): (&str, &str, &str, &str)) -> Program {

@@ -99,6 +99,11 @@ pub(super) struct DoctorArgs {
     /// The interpreter to look at
     #[arg(long, default_value = "python3", value_name = "PATH")]
     pub(super) python: String,
+
+    /// Look at what containers of this image have, on this machine: a variant of `faultlab images list`, or any image's
+    /// name
+    #[arg(long, value_name = "NAME[:TAG]")]
+    pub(super) image: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -170,7 +175,8 @@ impl ModeChoice {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum BackendChoice {
-    /// Docker with a GPU, then a local GPU, then a replay; says which and why
+    /// A GPU in containers (image runtime, or --image), then a GPU here, then a replay; with --device cpu this machine, or
+    /// an image that is built where none of the cases can run here; says which and why
     Auto,
     /// A container for each case; see --image
     Docker,
@@ -204,11 +210,11 @@ pub(super) struct RunArgs {
     #[arg(long, value_enum, default_value_t = DeviceChoice::Auto)]
     pub(super) device: DeviceChoice,
 
-    /// For --backend docker, the image of the containers: a variant of `faultlab images list`, or any image's name
+    /// Run in containers of this image: a variant of `faultlab images list`, or any image's name
     #[arg(long, value_name = "NAME[:TAG]")]
     pub(super) image: Option<String>,
 
-    /// For --backend docker, MiB of memory that a case may use (default: 32 GiB, or three quarters of the machine's)
+    /// In containers, MiB of memory that a case may use (default: 32 GiB, or three quarters of the machine's)
     #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u32).range(64..))]
     pub(super) memory: Option<u32>,
 

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::args::{BenchArgs, BenchFormat, DeviceChoice, ModeChoice};
+use super::choose::local_with;
 use super::output::Terminal;
-use super::run::{local_with, stoppable};
+use super::run::stoppable;
 use super::{CliError, Status};
 use crate::backend::Backend;
 use crate::bench::program::{self, Program};

@@ -11,6 +11,7 @@ mod args;
 mod args_diagnose;
 mod attach;
 mod bench;
+mod choose;
 mod diagnose;
 mod images;
 mod output;
@@ -301,10 +302,17 @@ fn show_scenario(assets: &Assets, args: &ShowArgs, terminal: &Terminal) -> Resul
 }
 
 async fn examine(assets: &Assets, args: &DoctorArgs, terminal: &Terminal) -> Result<Status, CliError> {
-    let host = probed(&this_program()?, &args.python).await;
+    let machine = probed(&this_program()?, &args.python).await;
     let captures =
         crate::backend::Replay::open(&assets.captures, None).map(|r| r.stack().to_string()).map_err(|e| e.to_string());
-    let diagnosis = crate::doctor::Diagnosis::new(&host, captures);
+    let inside;
+    let diagnosis = match &args.image {
+        None => crate::doctor::Diagnosis::new(&machine, captures),
+        Some(image) => {
+            inside = choose::inside(assets, machine, &args.python, image).await?;
+            crate::doctor::Diagnosis::of_image(&inside.host, inside.image)
+        }
+    };
     match args.format {
         DoctorFormat::Terminal => terminal.print(diagnosis.text().trim_end())?,
         DoctorFormat::Json => {

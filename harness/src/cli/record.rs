@@ -4,8 +4,9 @@ use jiff::Timestamp;
 
 use super::args::DeviceChoice;
 use super::args::RecordArgs;
+use super::choose::{Chosen, containers, local};
 use super::output::{self, Terminal};
-use super::run::{Chosen, containers, local, planned, supervised};
+use super::run::{planned, supervised};
 use super::{CliError, Status, environment, scenarios};
 use crate::assets::Assets;
 use crate::backend::Backend;

@@ -1,4 +1,4 @@
-//! `faultlab run`: chooses a backend, says why, plans, runs, reports.
+//! `faultlab run`: plans, runs, reports.
 
 use std::path::{Path, PathBuf};
 
@@ -6,16 +6,17 @@ use jiff::Timestamp;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::args::{BackendChoice, CaseArgs, DeviceChoice, LiveArgs, RunArgs};
+use super::args::{CaseArgs, DeviceChoice, RunArgs};
+use super::choose::{choose, docker, local};
 use super::output::{self, Terminal};
 use super::progress::Progress;
-use super::{CliError, Status, environment, probed, scenarios, this_program};
+use super::{CliError, Status, probed, scenarios, this_program};
 use crate::assets::Assets;
-use crate::backend::{Backend, Docker, Local, Replay};
+use crate::backend::{Backend, Replay};
 use crate::case::Device;
-use crate::host::{Host, Stack};
+use crate::host::Host;
 use crate::plan::{Planned, Selection, plan};
-use crate::results::{CaseResult, Run, Settings};
+use crate::results::{CaseResult, Run};
 use crate::run::{self, Request};
 use crate::run_dir::RunDir;
 use crate::scenario::Scenario;
@@ -81,7 +82,7 @@ async fn fresh(assets: &Assets, args: &RunArgs) -> Result<Request, CliError> {
         DeviceChoice::Cpu => Device::Cpu,
         DeviceChoice::Auto | DeviceChoice::Cuda => Device::Cuda,
     };
-    let chosen = choose(assets, args, device).await?;
+    let chosen = choose(assets, args, &scenarios, device).await?;
     let settings = chosen.settings(device, args.live.timeout, args.output_cap, args.live.jobs);
     let dir = RunDir::create(&args.out.clone().unwrap_or_else(default_folder))?;
     let plan = planned(&scenarios, &args.cases, device, chosen.backend.host())?;
@@ -109,7 +110,8 @@ async fn resumed(assets: &Assets, dir: &Path, args: &RunArgs) -> Result<Request,
         "replay" => Backend::Replay(Replay::open(&assets.captures, Some(&run.settings.stack.slug()))?),
         "docker" => {
             let image = run.settings.image.as_deref().unwrap_or_default();
-            Backend::Docker(Box::new(docker(&args.live, image, run.settings.device, args.memory).await?))
+            let machine = probed(&this_program()?, &args.live.python).await;
+            Backend::Docker(Box::new(docker(&machine, &args.live, image, run.settings.device, args.memory).await?))
         }
         _ => Backend::Local(Box::new(local(&args.live).await?)),
     };
@@ -139,112 +141,6 @@ async fn resumed(assets: &Assets, dir: &Path, args: &RunArgs) -> Result<Request,
 /// A new folder's name: the time, to the millisecond.
 fn default_folder() -> PathBuf {
     Path::new("faultlab-runs").join(Timestamp::now().strftime("%Y%m%dT%H%M%S%.3fZ").to_string())
-}
-
-/// A backend and why.
-pub(super) struct Chosen {
-    pub(super) backend: Backend,
-    pub(super) reason: String,
-}
-
-impl Chosen {
-    pub(super) fn settings(&self, device: Device, timeout_s: f64, output_cap: usize, jobs: u16) -> Settings {
-        let (stack, recorded): (Stack, _) = match &self.backend {
-            Backend::Replay(replay) => (replay.stack().clone(), Some(replay.recorded())),
-            Backend::Local(local) => (local.host().stack(device), None),
-            Backend::Docker(docker) => (docker.host().stack(device), None),
-        };
-        let image = match &self.backend {
-            Backend::Docker(docker) => Some(docker.image().to_string()),
-            _ => None,
-        };
-        Settings {
-            backend: self.backend.name().into(),
-            image,
-            backend_reason: self.reason.clone(),
-            device,
-            stack,
-            recorded,
-            timeout_s,
-            output_cap,
-            jobs: jobs.into(),
-        }
-    }
-}
-
-async fn choose(assets: &Assets, args: &RunArgs, device: Device) -> Result<Chosen, CliError> {
-    let replay = || Replay::open(&assets.captures, args.stack.as_deref());
-    match (args.backend, device) {
-        (BackendChoice::Replay, Device::Cpu) => {
-            Err(CliError::Usage("--device cpu runs programs, and a replay runs none: use --backend local".into()))
-        }
-        (BackendChoice::Replay, Device::Cuda) => {
-            Ok(Chosen { backend: Backend::Replay(replay()?), reason: "asked for".into() })
-        }
-        (BackendChoice::Local, _) => {
-            Ok(Chosen { backend: Backend::Local(Box::new(local(&args.live).await?)), reason: "asked for".into() })
-        }
-        (BackendChoice::Docker, _) => {
-            let image = args.image.as_deref();
-            let image = image.ok_or_else(|| CliError::Usage("--backend docker needs an --image".into()))?;
-            containers(assets, &args.live, image, device, args.memory).await
-        }
-        (BackendChoice::Auto, Device::Cpu) => Ok(Chosen {
-            backend: Backend::Local(Box::new(local(&args.live).await?)),
-            reason: "--device cpu runs on this machine".into(),
-        }),
-        (BackendChoice::Auto, Device::Cuda) => {
-            let local = local(&args.live).await?;
-            // Containers come first once faultlab has images of its own.
-            match (&local.host().gpus, &local.host().torch) {
-                (Ok(gpus), Ok(torch)) => {
-                    let reason = format!(
-                        "this machine has {} and torch {}",
-                        gpus.first().map_or("a GPU", |g| &g.name),
-                        torch.version
-                    );
-                    Ok(Chosen { backend: Backend::Local(Box::new(local)), reason })
-                }
-                (Err(missing), _) => Ok(Chosen {
-                    backend: Backend::Replay(replay()?),
-                    reason: format!("this machine has no GPU: {}", missing.why),
-                }),
-                (_, Err(missing)) => Ok(Chosen { backend: Backend::Replay(replay()?), reason: missing.why.clone() }),
-            }
-        }
-    }
-}
-
-pub(super) async fn local(live: &LiveArgs) -> Result<Local, CliError> {
-    local_with(&live.python).await
-}
-
-/// Containers of an image that the user names.
-pub(super) async fn containers(
-    assets: &Assets,
-    live: &LiveArgs,
-    image: &str,
-    device: Device,
-    memory_mib: Option<u32>,
-) -> Result<Chosen, CliError> {
-    let docker = docker(live, &super::images::named(assets, image).await?, device, memory_mib).await?;
-    let reason = format!("asked for, with image {} ({})", docker.image(), docker.image_id());
-    Ok(Chosen { backend: Backend::Docker(Box::new(docker)), reason })
-}
-
-/// Containers of an image on this machine's engine.
-async fn docker(live: &LiveArgs, image: &str, device: Device, memory_mib: Option<u32>) -> Result<Docker, CliError> {
-    let python = &live.python;
-    let machine = probed(&this_program()?, python).await;
-    let memory = memory_mib.map(|mib| u64::from(mib) << 20);
-    Ok(Docker::open(&machine, image, python, device, memory).await?)
-}
-
-/// This machine, with an interpreter.
-pub(super) async fn local_with(python: &str) -> Result<Local, CliError> {
-    let program = this_program()?;
-    let host = probed(&program, python).await;
-    Ok(Local::new(program, host, environment()))
 }
 
 pub(super) fn planned(

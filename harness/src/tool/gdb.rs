@@ -12,7 +12,9 @@
 //! `raised` is the first frame that is not of the machinery that carries a throw out. Its line and its variables are
 //! known where PyTorch was built with debug information (the image `debug`); the line's text, where its source is there.
 //!
-//! The Python stack comes from libpython's support for gdb (`py-bt`) where that is installed, else from a call of
+//! The Python stack comes from libpython's support for gdb (`py-bt`) where that is installed. Distributions optimise their
+//! interpreter so far that it finds no frame, so the debug build of the same interpreter runs the program where it lies
+//! beside it (Debian's `python3-dbg`; the images `gdb` and `debug` have it). Else the stack comes from a call of
 //! `_Py_DumpTraceback` in the stopped program. gdb 13 cannot call functions on processors with AMX registers
 //! ("Couldn't write extended state status"); then the traceback that the program itself prints stands for it, and
 //! counts.
@@ -29,7 +31,7 @@ use std::fmt::Write as _;
 
 use crate::capture::{Capture, Exit};
 use crate::finding::{Evidence, Finding, FindingKind, Location, NativeFrame, PythonFrame};
-use crate::host::Need;
+use crate::host::{DEBUG_PYTHON, Need};
 
 const SCRIPT: &str = "gdb_throw.py";
 const LOG: &str = "gdb.jsonl";
@@ -56,6 +58,8 @@ impl Tool for Gdb {
     }
 
     fn command(&self, target: &Target) -> Command {
+        let debug = target.programs.get(DEBUG_PYTHON);
+        let target = &Target { python: debug.unwrap_or(&target.python).clone(), ..target.clone() };
         let mut command = common::python_command(target);
         let mut argv = vec![target.program_path("gdb")];
         argv.extend(["-batch", "-nx", "-x", SCRIPT, "--args"].map(String::from));

@@ -1,95 +1,13 @@
-//! Cases in containers, on the real engine. The image holds this machine's Python and nothing else; it is made once
-//! and kept.
+//! Cases in containers, on the real engine.
 
-#![expect(clippy::disallowed_methods, reason = "a test asks the engine through its own client")]
-
-use std::process::{Child, Command, Stdio};
-use std::sync::Once;
-
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::fixture::{Cli, Ran, faulty, require, wait_for};
+use crate::containers::{DOCKER, HERE, IMAGE, finish, ready, run, said, send, start};
+use crate::fixture::{Cli, faulty};
 
-const IMAGE: &str = "faultlab-test:python";
-
-/// Asks the engine's own client.
-#[track_caller]
 fn docker(args: &[&str]) -> String {
-    let output = Command::new("docker").args(args).output().expect("docker answers");
-    assert!(output.status.success(), "docker {args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("text").trim().to_string()
-}
-
-/// Is there an engine and a Python? Then there is the image too.
-fn ready() -> bool {
-    static MADE: Once = Once::new();
-    if !require("docker") || !require("python") {
-        return false;
-    }
-    MADE.call_once(|| {
-        if !docker(&["images", "--quiet", IMAGE]).is_empty() {
-            return;
-        }
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/docker_image.py");
-        let mut tar = Command::new("python3").arg(script).stdout(Stdio::piped()).spawn().expect("python3 starts");
-        let changes = ["--change", "ENV PATH=/usr/bin", "--change", "LABEL managed-by=faultlab-test"];
-        let made = Command::new("docker")
-            .arg("import")
-            .args(changes)
-            .args(["-", IMAGE])
-            .stdin(tar.stdout.take().expect("a pipe"))
-            .output()
-            .expect("docker answers");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-        assert!(tar.wait().is_ok_and(|status| status.success()));
-    });
-    true
-}
-
-const DOCKER: &[&str] = &["--backend", "docker", "--image", IMAGE];
-
-fn run(cli: &Cli, args: &[&str]) -> Ran {
-    cli.run_cpu(&[DOCKER, args].concat())
-}
-
-fn start(cli: &Cli, args: &[&str]) -> Child {
-    cli.start_cpu(&[DOCKER, args].concat())
-}
-
-fn finish(child: Child) -> Ran {
-    child.wait_with_output().expect("faultlab ends").into()
-}
-
-fn send(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(child.id()).expect("a process id")), signal).expect("a signal");
-}
-
-/// The containers of a scenario's case, ended ones too.
-fn containers(scenario: &str) -> Vec<String> {
-    let label = format!("label=faultlab.case={scenario}/bare.async");
-    docker(&["ps", "--all", "--quiet", "--filter", &label]).lines().map(String::from).collect()
-}
-
-/// Waits until a case runs its program: the container's first process and one more.
-fn running(scenario: &str) -> String {
-    let mut id = String::new();
-    wait_for("the case to run", || {
-        id = containers(scenario).pop().unwrap_or_default();
-        let top = Command::new("docker").args(["top", &id]).output().expect("docker answers");
-        !id.is_empty() && String::from_utf8_lossy(&top.stdout).contains("/scenario/train.py")
-    });
-    id
-}
-
-fn gone(scenario: &str) {
-    wait_for("the container to go", || containers(scenario).is_empty());
-}
-
-/// What a program found out, which it printed as JSON.
-fn said(cli: &Cli, scenario: &str) -> Value {
-    serde_json::from_slice(&cli.read(&format!("run/cases/{scenario}/bare.async/stdout"))).expect("JSON")
+    HERE.docker(args)
 }
 
 #[test]
@@ -117,7 +35,7 @@ fn a_case_gives_its_verdict_and_shows_its_environment() {
         said(&cli, "dock-verdict"),
         json!([["CUDA_VISIBLE_DEVICES", "HOME", "PATH", "PYTHONDONTWRITEBYTECODE"], "/work", "/scenario/train.py"])
     );
-    gone("dock-verdict");
+    HERE.gone("dock-verdict");
 }
 
 #[test]
@@ -128,7 +46,7 @@ fn a_container_may_do_next_to_nothing() {
     let cli = Cli::new();
     cli.scenario("dock-inspect", &faulty("time.sleep(1000)"));
     let child = start(&cli, &["dock-inspect"]);
-    let id = running("dock-inspect");
+    let id = HERE.running("dock-inspect");
     let found: Value = serde_json::from_str(&docker(&["inspect", &id])).expect("JSON");
     let (host, config) = (&found[0]["HostConfig"], &found[0]["Config"]);
     assert_eq!(host["NetworkMode"], json!("none"));
@@ -151,7 +69,7 @@ fn a_container_may_do_next_to_nothing() {
     send(&child, Signal::SIGINT);
     let ran = finish(child).expect(3);
     assert!(ran.stderr.contains("goes on with it"), "{}", ran.stderr);
-    assert!(containers("dock-inspect").is_empty(), "Ctrl-C removes the container before faultlab ends");
+    assert!(HERE.containers("dock-inspect").is_empty(), "Ctrl-C removes the container before faultlab ends");
 }
 
 #[test]
@@ -223,7 +141,7 @@ fn a_deadline_ends_the_case_and_its_container() {
     let result = cli.result("run", "dock-deadline/bare.async");
     assert_eq!(result["outcome"], json!({ "kind": "timed-out", "after_s": 3.0 }));
     assert_eq!(cli.read("run/cases/dock-deadline/bare.async/stdout"), b"here\nhere\n");
-    gone("dock-deadline");
+    HERE.gone("dock-deadline");
 }
 
 #[test]
@@ -240,7 +158,7 @@ fn a_case_that_uses_up_its_memory_is_told_apart() {
     assert_eq!(outcome["kind"], json!("infra"), "{outcome:#}");
     let why = "the kernel killed a process of the case, which had used up the container's memory: the limit is 256 MiB";
     assert_eq!(outcome["reason"], json!(why));
-    gone("dock-memory");
+    HERE.gone("dock-memory");
 }
 
 #[test]
@@ -268,10 +186,10 @@ fn killed_from_outside_is_infrastructure_and_can_be_resumed() {
     // Whoever runs the first time waits to be killed; a file of the scenario tells the second time.
     cli.scenario("dock-killed", &faulty("if not os.path.exists('/scenario/again'):\n    time.sleep(1000)"));
     let child = start(&cli, &["dock-killed"]);
-    docker(&["kill", &running("dock-killed")]);
+    docker(&["kill", &HERE.running("dock-killed")]);
     let ran = finish(child).expect(3);
     assert!(ran.text().contains("the container ended before its case did"), "{}", ran.text());
-    gone("dock-killed");
+    HERE.gone("dock-killed");
     cli.write("scenarios/dock-killed/again", "");
     cli.run(&["run", "--resume", "run"]).expect(0);
     let result = cli.result("run", "dock-killed/bare.async");
@@ -287,11 +205,11 @@ fn faultlab_killed_leaves_nothing_and_can_be_resumed() {
     cli.scenario("dock-kill9-a", &faulty(""));
     cli.scenario("dock-kill9-b", &faulty("if not os.path.exists('/scenario/again'):\n    time.sleep(1000)"));
     let mut child = start(&cli, &["dock-kill9-a", "dock-kill9-b"]);
-    running("dock-kill9-b");
+    HERE.running("dock-kill9-b");
     child.kill().expect("a signal");
     child.wait().expect("faultlab ends");
     // Its input is closed: the container ends and is removed without any sweep.
-    gone("dock-kill9-b");
+    HERE.gone("dock-kill9-b");
     cli.write("scenarios/dock-kill9-b/again", "");
     let ran = cli.run(&["run", "--resume", "run"]).expect(0);
     assert!(!ran.stderr.contains("dock-kill9-a bare async"), "a finished case stays: {}", ran.stderr);
@@ -308,7 +226,7 @@ fn the_sweep_takes_only_what_is_over() {
     let cli = Cli::new();
     cli.scenario("dock-live", &faulty("time.sleep(1000)"));
     let live = start(&cli, &["dock-live"]);
-    let id = running("dock-live");
+    let id = HERE.running("dock-live");
     let owner = docker(&["inspect", "--format", "{{index .Config.Labels \"faultlab.owner\"}}", &id]);
     // The same place, and a process that is not there (ids end below this one).
     let place = owner.split('/').next().expect("a place").to_string();

@@ -53,8 +53,16 @@ impl SecondEngine {
         let log = fs::File::options().create(true).append(true).open(self.path("log")).expect("a file");
         // containerd's namespace: where a containerd of the system runs, dockerd uses that one.
         let namespace = self.folder.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let child = Command::new("dockerd")
-            .args(["--bridge=none", "--iptables=false", "--ip6tables=false", "--storage-driver=vfs"])
+        // In a network of its own: an engine without a bridge removes the one that is there, the machine's own engine's.
+        let child = Command::new("unshare")
+            .args([
+                "--net",
+                "dockerd",
+                "--bridge=none",
+                "--iptables=false",
+                "--ip6tables=false",
+                "--storage-driver=vfs",
+            ])
             .arg("--config-file")
             .arg(self.path("daemon.json"))
             .arg("--data-root")

@@ -242,6 +242,17 @@ pub(crate) fn require(need: &str) -> bool {
         "python" => Command::new("python3").arg("--version").output().is_ok_and(|o| o.status.success()),
         "gdb" => Command::new("gdb").arg("--version").output().is_ok_and(|o| o.status.success()),
         "docker" => Command::new("docker").arg("info").output().is_ok_and(|o| o.status.success()),
+        // Its service needs the engine's client too, and root.
+        "podman" => {
+            fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+                && ["podman", "docker"].iter().all(|p| Command::new(p).arg("--version").output().is_ok())
+        }
+        // Built by `faultlab images build`.
+        "gdb-image" => {
+            let filters = ["--filter", "label=faultlab.variant=gdb", "--filter", "reference=faultlab/gdb"];
+            let listed = Command::new("docker").args(["images", "--quiet"]).args(filters).output();
+            listed.is_ok_and(|o| o.status.success() && !o.stdout.is_empty())
+        }
         // A `dockerd` beside the machine's own takes root.
         "second-engine" => {
             fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)

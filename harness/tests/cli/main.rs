@@ -6,8 +6,13 @@
 
 mod attach;
 mod bad_scenarios;
+mod containers;
 mod diagnose;
 mod docker;
+mod docker_auto;
+mod docker_failures;
+mod docker_podman;
+mod docker_tools;
 mod engine;
 mod fixture;
 mod images;

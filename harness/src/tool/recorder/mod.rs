@@ -20,8 +20,8 @@
 //! - Evidence of activity is the recorder's own: it was loaded with CUPTI, saw a launch, could set its markers, set some,
 //!   and wrote to the end. One that gave way to a profiler is inactive.
 //!
-//! The Python side of the recorder ([`SHIM`]) goes before `PYTHONPATH`. In a container there is no library: it would have to be
-//! mounted, and no image has it.
+//! The Python side of the recorder ([`SHIM`]) goes before `PYTHONPATH`. In a container the library is this machine's, mounted; an
+//! image whose C library is too old cannot load it, and is said to have no recorder.
 
 mod decide;
 mod dump;
