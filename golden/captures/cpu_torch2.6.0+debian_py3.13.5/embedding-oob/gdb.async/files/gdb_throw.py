@@ -70,7 +70,9 @@ def variables(frame, line):
     block = quietly(frame.block)
     while block is not None:
         for symbol in block:
-            ours = (symbol.is_argument or symbol.is_variable) and symbol.name not in names
+            # `__range1` and the like are the compiler's own.
+            ours = (symbol.is_argument or symbol.is_variable) and not symbol.name.startswith("__")
+            ours = ours and symbol.name not in names
             if not ours or len(found) >= VARIABLES or not (symbol.is_argument or symbol.line < line):
                 continue
             names.add(symbol.name)
@@ -85,7 +87,8 @@ def variables(frame, line):
 
 def source_line(place):
     """The text of the line, where the source is there."""
-    text = quietly(lambda: gdb.execute(f"list {place.line},{place.line}", to_string=True)) or ""
+    at = f"{place.symtab.filename}:{place.line}"
+    text = quietly(lambda: gdb.execute(f"list {at},{at}", to_string=True)) or ""
     number, _, text = text.strip().partition("\t")
     return text.strip() if number == str(place.line) and text else None
 
@@ -130,7 +133,8 @@ def thrown():
     for register in ("$rsi", "$x1"):
         said = quietly(lambda: gdb.execute(f"info symbol {register}", to_string=True)) or ""
         if said.startswith("typeinfo for "):
-            return said[len("typeinfo for "):].split(" in section ")[0].split(" + ")[0].strip()
+            name = said[len("typeinfo for "):].split(" in section ")[0].split(" + ")[0].strip()
+            return name.split("@")[0]  # without the version of a library's symbol
     return None
 
 
