@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "a test starts the engine, and asks it through its own client")]
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -114,6 +115,23 @@ impl SecondEngine {
         command.output().expect("docker starts")
     }
 
+    /// Lets it reach a port of this machine's loopback (a registry): its network is its own.
+    #[track_caller]
+    pub(crate) fn door(&self, port: u16) -> Door {
+        let engine = self.process.as_ref().expect("it runs");
+        let mut process = Command::new("python3")
+            .args(["-c", include_str!("door.py"), &engine.id().to_string(), &port.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("python3 starts");
+        let mut said = String::new();
+        let stdout = process.stdout.as_mut().expect("it is a pipe");
+        BufReader::new(stdout).read_line(&mut said).expect("text");
+        assert_eq!(said.trim(), "open");
+        Door(process)
+    }
+
     /// Stops it as an administrator does: containers end first.
     pub(crate) fn stop(&mut self) {
         self.end(Signal::SIGTERM);
@@ -172,6 +190,16 @@ impl SecondEngine {
         let own = i32::try_from(std::process::id()).unwrap_or_default();
         ours.retain(|pid| *pid != own);
         ours
+    }
+}
+
+/// See [`SecondEngine::door`]; it closes when this is dropped.
+pub(crate) struct Door(Child);
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

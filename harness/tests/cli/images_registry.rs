@@ -27,6 +27,11 @@ struct Registry {
 }
 
 impl Registry {
+    fn port(&self) -> u16 {
+        let port = self.address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        port.expect("an address has a port")
+    }
+
     /// `asks` is whether it wants to know who asks.
     fn start(asks: bool) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -154,6 +159,7 @@ fn container_image_is_pulled_by_an_engine_that_has_no_base() {
     }
     let Some(engine) = SecondEngine::start(None) else { return };
     let registry = Registry::start(false);
+    let _door = engine.door(registry.port());
     let images = Images::new("second");
     let variant = images.variant.clone();
     // A second variant on top, which another engine builds on the pulled one.
