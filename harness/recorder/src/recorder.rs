@@ -181,10 +181,11 @@ impl Recorder {
                 self.captures.active.fetch_sub(1, Ordering::Relaxed);
                 self.captures.lock().spoiled(call.correlation() & !CAPTURED);
             }
+            let taking = cuda::is_device_fault(code).then(|| self.reporter.taking());
             let failing = self.failed(call);
             // A context that dies is reported by who meets it first; its destruction meets it again.
-            if cuda::is_device_fault(code) && self.table.get(call.id) != Op::DestroyContext {
-                self.reporter.fault(self, code, call.name(), call.context, failing);
+            if let Some(taking) = taking.filter(|_| self.table.get(call.id) != Op::DestroyContext) {
+                self.reporter.fault(self, code, call.name(), call.context, failing, taking);
             }
             return;
         }

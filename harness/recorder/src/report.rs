@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::autograd::{NO_SEQUENCE, NodeId, is_view};
 use crate::capture::Captured;
@@ -43,6 +43,8 @@ pub(crate) struct Reporter {
     file: Mutex<Option<File>>,
     active: AtomicBool,
     faulted: AtomicBool,
+    /// Held while the first report of a fault copies what it tells of.
+    taking: Mutex<()>,
 }
 
 impl Reporter {
@@ -55,7 +57,14 @@ impl Reporter {
             file: Mutex::new(None),
             active: AtomicBool::new(false),
             faulted: AtomicBool::new(false),
+            taking: Mutex::new(()),
         }
+    }
+
+    /// For [`Reporter::fault`]. Until this is let go, a call that met the same error later leaves its launch where it is: that
+    /// call may be what faulted.
+    pub(crate) fn taking(&self) -> MutexGuard<'_, ()> {
+        self.taking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes a line. A report that cannot be written is no reason to disturb the program.
@@ -121,6 +130,7 @@ impl Reporter {
         call: &str,
         context: Context,
         failing: Option<ring::Launch>,
+        taking: MutexGuard<'_, ()>,
     ) {
         let known = {
             let mut inner = recorder.streams.lock();
@@ -137,6 +147,7 @@ impl Reporter {
         };
         self.faulted.store(true, Ordering::Relaxed);
         let taken = Taken::take(recorder, Some(context).filter(|_| known));
+        drop(taking);
         let view = View::new(&taken);
         let lines = RefCell::new(HashMap::new());
         let line = |launch: &ring::Launch| view.line(recorder, launch, &lines);

@@ -179,7 +179,7 @@ fn check(recorder: &Recorder, who: &str) {
         }
     }
     if let Some((code, context)) = dead {
-        recorder.reporter.fault(recorder, code, who, context, None);
+        recorder.reporter.fault(recorder, code, who, context, None, recorder.reporter.taking());
     }
 }
 
