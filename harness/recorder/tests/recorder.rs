@@ -750,9 +750,13 @@ fn a_hang_is_located_after_the_deadline() {
 
 #[test]
 fn a_hang_is_located_on_a_signal() {
-    let mut asked = None;
+    let (mut announced, mut asked) = (None, None);
     let outcome = session("hang.py").run_until(|pid, folder| {
-        let waiting = std::fs::read_to_string(folder.join("stdout")).is_ok_and(|text| text.contains("waiting"));
+        if std::fs::read_to_string(folder.join("stdout")).is_ok_and(|text| text.contains("waiting")) {
+            announced.get_or_insert_with(Instant::now);
+        }
+        // It says so just before it waits.
+        let waiting = announced.is_some_and(|since: Instant| since.elapsed() > Duration::from_millis(500));
         if waiting && asked.is_none() {
             let kill = Command::new("kill").args(["-USR2", &pid.to_string()]).status();
             assert!(kill.is_ok_and(|status| status.success()));

@@ -7,7 +7,7 @@ gate.fill(0)
 cuda.synchronize()
 faulty, other = cuda.Stream(), cuda.Stream()
 cuda.launch("spin", word=gate, stream=faulty)
-cuda.launch("fault_illegal", microseconds=100, stream=faulty)  # FAULT
+cuda.launch("fault_illegal", microseconds=100_000, stream=faulty)  # FAULT
 for _ in range(500):
     cuda.launch("scale", stream=faulty)
 for _ in range(4000):
