@@ -431,8 +431,11 @@ impl<'a> View<'a> {
             let mut other = self.describe(recorder, &other.launch, false);
             lines.extend(other.place().filter(|frame| !lines.contains(*frame)).cloned());
             (other.stream, other.seq) = (described.stream, 0);
-            let key = |o: &Launch| (o.symbol.clone(), o.grid, o.block, o.place().cloned());
-            if others.len() < wanted && !others.iter().any(|known| key(known) == key(&other)) {
+            let same = |known: &Launch| {
+                (&known.symbol, known.grid, known.block) == (&other.symbol, other.grid, other.block)
+                    && known.place() == other.place()
+            };
+            if others.len() < wanted && !others.iter().any(same) {
                 others.push(other);
             }
         }

@@ -20,7 +20,7 @@
 
 use serde::Deserialize;
 
-use super::{Activity, After, Command, Target, Tool, common, recorder, text};
+use super::{Activity, Command, Target, Tool, common, recorder};
 use crate::capture::Capture;
 use crate::finding::{Evidence, Finding, FindingKind, Location, PythonFrame};
 use crate::host::Need;
@@ -30,7 +30,6 @@ use crate::recorder_env::FOLDER;
 pub const MADE_HERE: &str = "it was made here";
 
 const REPORT: &str = "nan.jsonl";
-const COLLECT: &str = "for f in nan.*.jsonl; do [ -e \"$f\" ] && cat \"$f\"; done; true";
 
 /// Records that are read: every process writes a handful.
 const MOST: usize = 4096;
@@ -56,8 +55,7 @@ impl Tool for Finite {
         recorder::python_side(&mut command, target);
         command.env.insert(FOLDER.into(), target.work.clone());
         command.env.insert("FAULTLAB_RECORDER_NAN".into(), "ops".into());
-        let argv = ["sh", "-c", COLLECT].map(String::from).into();
-        command.after.push(After { output: REPORT, argv, only_if: None });
+        command.after.push(recorder::joined("nan", REPORT));
         command
     }
 
@@ -159,12 +157,7 @@ impl Seen {
 }
 
 fn records(capture: &Capture) -> impl Iterator<Item = (Record, Evidence)> {
-    let bytes = capture.files.get(REPORT).map(Vec::as_slice).unwrap_or_default();
-    let lines = text::lines(bytes).filter_map(|(line, start)| {
-        let record = serde_json::from_slice(line).ok()?;
-        Some((record, Evidence { stream: REPORT.into(), start, end: start + line.len() as u64 }))
-    });
-    lines.take(MOST)
+    recorder::records_of(capture, REPORT).take(MOST)
 }
 
 #[cfg(test)]

@@ -72,8 +72,11 @@ fn by_dump<'a>(all: &[&'a Launch], dump: &Stop, clues: &Clues<'a>) -> Option<Dec
 fn instances(launch: &Launch) -> Vec<Cow<'_, Launch>> {
     let mut all = vec![Cow::Borrowed(launch)];
     let Some(node) = &launch.node else { return all };
+    // None of them needs the others once more: of a large graph that would be all nodes for each node.
+    let mut alone = launch.clone();
+    alone.node.iter_mut().for_each(|node| node.others.clear());
     for other in &node.others {
-        let mut instance = launch.clone();
+        let mut instance = alone.clone();
         if let Some(node) = &mut instance.node {
             node.captured = other.clone();
             // Its place in the capture is not in the report.

@@ -31,6 +31,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use faultlab_recorder::format::Record;
+use serde::de::DeserializeOwned;
 
 pub(super) use self::dump::RecorderDump;
 use self::said::Said;
@@ -43,9 +44,6 @@ use crate::host::Need;
 use crate::recorder_env::{Entry, Markers, RecorderSettings, recorder_env, shim_files};
 
 const REPORT: &str = "recorder.jsonl";
-
-/// Joins the files of all processes; without any it makes an empty one.
-const COLLECT: &str = "for f in recorder.*.jsonl; do [ -e \"$f\" ] && cat \"$f\"; done; true";
 
 /// Seconds without anything finishing that are a hang: beyond a long kernel, within the patience of a watchdog.
 const HANG_S: f64 = 5.0;
@@ -122,8 +120,7 @@ fn record(command: &mut Command, target: &Target, need: Need, markers: Markers) 
         command.prepend.entry(key).or_default().extend(paths);
     }
     python_side(command, target);
-    let argv = ["sh", "-c", COLLECT].map(String::from).into();
-    command.after.push(After { output: REPORT, argv, only_if: None });
+    command.after.push(joined("recorder", REPORT));
 }
 
 /// What the records say, and what the program printed as their context.
@@ -147,13 +144,26 @@ fn findings(capture: &Capture, dump: Option<Stop>) -> Vec<Finding> {
     findings
 }
 
-/// The records of the report. A line that is none (cut off by a kill, or of a later format) is passed over.
-fn records(capture: &Capture) -> impl Iterator<Item = (Record, Evidence)> {
-    let bytes = capture.files.get(REPORT).map(Vec::as_slice).unwrap_or_default();
-    text::lines(bytes).filter_map(|(line, start)| {
-        let record = serde_json::from_slice::<Record>(line).ok()?;
-        Some((record, Evidence { stream: REPORT.into(), start, end: start + line.len() as u64 }))
+/// Joins the files `STEM.<pid>.jsonl` of all processes in one; without any it makes an empty one.
+pub(super) fn joined(stem: &str, output: &'static str) -> After {
+    let script = format!("for f in {stem}.*.jsonl; do [ -e \"$f\" ] && cat \"$f\"; done; true");
+    After { output, argv: vec!["sh".into(), "-c".into(), script], only_if: None }
+}
+
+/// The records of such a file. A line that is none (cut off by a kill, or of a later format) is passed over.
+pub(super) fn records_of<T: DeserializeOwned>(
+    capture: &Capture,
+    file: &'static str,
+) -> impl Iterator<Item = (T, Evidence)> {
+    let bytes = capture.files.get(file).map(Vec::as_slice).unwrap_or_default();
+    text::lines(bytes).filter_map(move |(line, start)| {
+        let record = serde_json::from_slice(line).ok()?;
+        Some((record, Evidence { stream: file.into(), start, end: start + line.len() as u64 }))
     })
+}
+
+fn records(capture: &Capture) -> impl Iterator<Item = (Record, Evidence)> {
+    records_of(capture, REPORT)
 }
 
 /// How a recorder that is on says so.
