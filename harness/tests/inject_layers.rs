@@ -340,3 +340,41 @@ for i in range(int(sys.argv[1]) + 1):
     assert!(unknown.active.is_empty() && unknown.stderr().contains("0 lines"), "{}", unknown.stderr());
     Ok(())
 }
+
+/// A tool of the harness and the recorder's Python side each bring a `sitecustomize`, and the interpreter has its own.
+#[test]
+fn every_sitecustomize_runs_once_whatever_stands_before() -> Test {
+    let folder = tempfile::tempdir()?;
+    let at = |name: &str| folder.path().join(name);
+    let shim = concat!(env!("CARGO_MANIFEST_DIR"), "/recorder/shim");
+    for (from, to) in [(INJECT, "tool"), (shim, "recorder")] {
+        fs::create_dir_all(at(to))?;
+        for file in fs::read_dir(from)? {
+            let file = file?;
+            if file.path().extension().is_some_and(|e| e == "py") {
+                // What is to be counted is how often each ran.
+                let text = fs::read_to_string(file.path())?;
+                let counted = format!("{text}\nimport sys\nsys.stderr.write('{to} ran\\n')\n");
+                let counted = if file.file_name() == "sitecustomize.py" { counted } else { text };
+                fs::write(at(to).join(file.file_name()), counted)?;
+            }
+        }
+    }
+    fs::write(at("tool/faultlab_tool.py"), "def activate(torch):\n    pass\n")?;
+    fs::create_dir_all(at("own"))?;
+    fs::write(at("own/sitecustomize.py"), "import sys\nsys.stderr.write('own ran\\n')\n")?;
+    for order in [&["tool", "recorder", "own"][..], &["recorder", "tool", "own"], &["recorder", "tool", "recorder", "own"]] {
+        let path = std::env::join_paths(order.iter().map(|name| at(name)))?;
+        let output = Command::new(python())
+            .args(["-c", "print('ok')"])
+            .env("PYTHONPATH", path)
+            .env("FAULTLAB_RECORDER_DIR", folder.path())
+            .env("FAULTLAB_INJECT", folder.path())
+            .output()?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let mut ran: Vec<&str> = stderr.lines().collect();
+        ran.sort_unstable();
+        assert_eq!((ran, output.stdout.as_slice()), (vec!["own ran", "recorder ran", "tool ran"], &b"ok\n"[..]), "{order:?}");
+    }
+    Ok(())
+}

@@ -19,7 +19,9 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def _restore():
     """Runs the sitecustomize that this one stands before, if there is one (Debian and Ubuntu have one)."""
-    path = [p for p in sys.path if os.path.abspath(p or os.curdir) != HERE]
+    # Behind this folder only: one before it has had its turn, and may be what runs this one now.
+    mine = [place for place, p in enumerate(sys.path) if os.path.abspath(p or os.curdir) == HERE]
+    path = sys.path[mine[-1] + 1:] if mine else sys.path
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
     if spec and spec.loader:
         module = importlib.util.module_from_spec(spec)
