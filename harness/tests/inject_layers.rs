@@ -363,7 +363,9 @@ fn every_sitecustomize_runs_once_whatever_stands_before() -> Test {
     fs::write(at("tool/faultlab_tool.py"), "def activate(torch):\n    pass\n")?;
     fs::create_dir_all(at("own"))?;
     fs::write(at("own/sitecustomize.py"), "import sys\nsys.stderr.write('own ran\\n')\n")?;
-    for order in [&["tool", "recorder", "own"][..], &["recorder", "tool", "own"], &["recorder", "tool", "recorder", "own"]] {
+    for order in
+        [&["tool", "recorder", "own"][..], &["recorder", "tool", "own"], &["recorder", "tool", "recorder", "own"]]
+    {
         let path = std::env::join_paths(order.iter().map(|name| at(name)))?;
         let output = Command::new(python())
             .args(["-c", "print('ok')"])
@@ -374,7 +376,11 @@ fn every_sitecustomize_runs_once_whatever_stands_before() -> Test {
         let stderr = String::from_utf8_lossy(&output.stderr);
         let mut ran: Vec<&str> = stderr.lines().collect();
         ran.sort_unstable();
-        assert_eq!((ran, output.stdout.as_slice()), (vec!["own ran", "recorder ran", "tool ran"], &b"ok\n"[..]), "{order:?}");
+        assert_eq!(
+            (ran, output.stdout.as_slice()),
+            (vec!["own ran", "recorder ran", "tool ran"], &b"ok\n"[..]),
+            "{order:?}"
+        );
     }
     Ok(())
 }

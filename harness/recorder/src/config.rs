@@ -31,7 +31,7 @@ pub(crate) struct Config {
     pub(crate) ring: usize,
     /// `CUPTI`: the library, where it is not found.
     pub(crate) cupti: Option<PathBuf>,
-    /// `CUDA_LAUNCH_BLOCKING` is set: a launch that returned is done.
+    /// `CUDA_LAUNCH_BLOCKING` is set, and no core dump armed: a launch that returned is done.
     pub(crate) blocking: bool,
     /// What could not be understood, as a sentence each.
     pub(crate) complaints: Vec<String>,
@@ -82,6 +82,7 @@ impl Config {
                 })
             }
         };
+        let on = |name: &str| variable(name).is_some_and(|value| !matches!(value.trim(), "" | "0"));
         Self {
             folder: get("DIR").map(PathBuf::from),
             markers,
@@ -90,7 +91,8 @@ impl Config {
             signal,
             ring,
             cupti: get("CUPTI").map(PathBuf::from),
-            blocking: variable("CUDA_LAUNCH_BLOCKING").is_some_and(|value| !matches!(value.trim(), "" | "0")),
+            // While the driver writes a core dump, the launch that faulted returns success, and the next one the error.
+            blocking: on("CUDA_LAUNCH_BLOCKING") && !on("CUDA_ENABLE_COREDUMP_ON_EXCEPTION"),
             complaints,
         }
     }
@@ -134,6 +136,15 @@ mod tests {
         ]);
         assert_eq!((config.markers, config.hang, config.ring, config.signal), (Markers::Every, None, 4096, 10));
         assert!(!config.stderr && config.complaints.is_empty());
+    }
+
+    #[test]
+    fn a_launch_that_returned_is_done_where_launches_wait_and_no_core_dump_is_armed() {
+        let (blocking, dump) = (("CUDA_LAUNCH_BLOCKING", "1"), ("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "1"));
+        assert!(read(&[blocking]).blocking);
+        assert!(read(&[blocking, (dump.0, "0")]).blocking);
+        assert!(!read(&[blocking, dump]).blocking);
+        assert!(!read(&[("CUDA_LAUNCH_BLOCKING", "0")]).blocking);
     }
 
     #[test]
