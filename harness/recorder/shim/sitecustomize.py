@@ -8,6 +8,7 @@ Environment:
 - FAULTLAB_RECORDER_DIR      folder of the files that are written; nothing is started without it
 - FAULTLAB_RECORDER_COMPILE  `0`: leave Inductor alone
 - FAULTLAB_RECORDER_NAN      `1`: check modules for values that are not finite, `ops`: check every operator
+- CUDA_INJECTION64_PATH      where it names the recorder, that gives way to torch.profiler: only one can use CUPTI
 """
 import importlib.machinery
 import importlib.util
@@ -42,6 +43,10 @@ def _start():
         return
     if HERE not in sys.path:
         sys.path.append(HERE)
+    if os.environ.get("CUDA_INJECTION64_PATH"):
+        import faultlab_profiler
+
+        faultlab_profiler.install()
     if os.environ.get("FAULTLAB_RECORDER_COMPILE", "1") != "0":
         import faultlab_compile
 

@@ -33,6 +33,8 @@ pub(crate) enum Refusal {
     NotFound(Vec<PathBuf>),
     /// Nsight, a profiler: only one client at a time.
     Busy,
+    /// The program asked for CUPTI before the recorder was there, for this tool.
+    GaveWay(String),
     /// Anything else.
     Failed(String),
 }

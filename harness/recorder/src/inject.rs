@@ -1,5 +1,8 @@
 //! The entry point.
 
+use std::ffi::{CStr, c_char};
+use std::sync::Mutex;
+
 use crate::config::Config;
 use crate::cuda::Driver;
 use crate::cupti::{Cupti, Refusal};
@@ -40,9 +43,10 @@ pub(crate) fn initialise(source: Source) {
         recorder.reporter.notice("setting", complaint);
     }
     let named = recorder.config.cupti.as_deref();
-    let subscribe = || match source {
-        Source::Cupti => Cupti::subscribe(named, callback, ops::QUIET).map(Some),
-        Source::Interposed => Ok(None),
+    let subscribe = || match (source, gave_way_before()) {
+        (Source::Cupti, Some(who)) => Err(Refusal::GaveWay(who)),
+        (Source::Cupti, None) => Cupti::subscribe(named, callback, ops::QUIET).map(Some),
+        (Source::Interposed, _) => Ok(None),
     };
     let backend = match Recorder::quietly(subscribe) {
         Some(Ok(None)) => "interposed".to_string(),
@@ -92,6 +96,7 @@ fn reason(refusal: &Refusal) -> String {
             "another tool uses CUPTI in this process (a profiler?), so no launch is recorded: only one can".to_string(),
         ),
         Refusal::Failed(why) => ("cupti-failed", format!("{why}, so no launch is recorded")),
+        Refusal::GaveWay(who) => (GAVE_WAY, gave_way_words(who, "no launch is recorded")),
     };
     recorder.reporter.notice(code, &message);
     code.to_string()
@@ -119,14 +124,66 @@ extern "C" fn in_child() {
     }
 }
 
-/// Gives CUPTI up, for a tool that needs it in this process (a profiler). Launches are not recorded any more.
+/// The notice's code.
+const GAVE_WAY: &str = "gave-way";
+
+/// Who asked for CUPTI before the recorder was made, and in which process: a child by `fork` is another one.
+///
+/// It is never waited for: a thread that is not there in such a child may hold it for ever.
+static BEFORE: Mutex<Option<(u32, String)>> = Mutex::new(None);
+
+fn gave_way_before() -> Option<String> {
+    let before = BEFORE.try_lock().ok()?;
+    before.as_ref().filter(|(pid, _)| *pid == std::process::id()).map(|(_, who)| who.clone())
+}
+
+fn gave_way_words(who: &str, consequence: &str) -> String {
+    format!(
+        "the recorder gave way to {who}: only one tool in a process can use CUPTI, so {consequence}. \
+         `faultlab record-env --preload` records without CUPTI, beside a profiler"
+    )
+}
+
+/// Gives CUPTI up, for a tool that needs it in this process (a profiler). Launches are not recorded any more; where CUDA has
+/// not begun yet, none will be.
+///
+/// # Safety
+/// `who` is null or a C string: which tool, and where the program starts it. It is shown as it is.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn faultlab_recorder_give_way_to(who: *const c_char) {
+    let _ = std::panic::catch_unwind(|| {
+        let who = if who.is_null() {
+            "a profiler".to_string()
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { CStr::from_ptr(who) }.to_string_lossy().into_owned()
+        };
+        give_way(who);
+    });
+}
+
+/// The same for a tool that is not named.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn faultlab_recorder_give_way() {
-    let _ = std::panic::catch_unwind(|| {
-        if let Some(recorder) = Recorder::get().filter(|recorder| !recorder.is_inert()) {
-            recorder.retire();
-            Recorder::quietly(|| recorder.cupti.get().map(Cupti::unsubscribe));
-            recorder.reporter.notice("gave-way", "a profiler needs CUPTI: launches are not recorded from here on");
+    let _ = std::panic::catch_unwind(|| give_way("a profiler".to_string()));
+}
+
+fn give_way(who: String) {
+    let Some(recorder) = Recorder::get() else {
+        let process = std::process::id();
+        if let Ok(mut before) = BEFORE.try_lock()
+            && before.as_ref().is_none_or(|(asked, _)| *asked != process)
+        {
+            *before = Some((process, who));
         }
-    });
+        return;
+    };
+    if recorder.is_inert() {
+        return;
+    }
+    // Without CUPTI there is nothing that another could want.
+    let Some(cupti) = recorder.cupti.get() else { return };
+    recorder.retire();
+    Recorder::quietly(|| cupti.unsubscribe());
+    recorder.reporter.notice(GAVE_WAY, &gave_way_words(&who, "launches are not recorded from here on"));
 }

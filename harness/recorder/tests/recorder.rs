@@ -1026,3 +1026,84 @@ fn every_interpreter_there_is() {
         }
     }
 }
+
+// ---- PyTorch's profiler ----
+
+/// A program that has PyTorch's profiler; `shim`: with the recorder's Python side, which knows of it.
+fn profiled(args: &[&str], shim: bool) -> Session {
+    let session = session("torch_profiler.py").args(args);
+    let recorder = tests().join("../shim");
+    let fake = tests().join("fake");
+    let path = shim.then_some(recorder).into_iter();
+    let path = path.chain([fake.join("profiler/site-packages"), fake.join("site-packages")]);
+    let path = std::env::join_paths(path).expect("no colon in the folder's name");
+    session.env("PYTHONPATH", path.to_str().expect("the folder is text"))
+}
+
+/// The words of the one notice, whose code is `gave-way`.
+fn gave_way(outcome: &Outcome) -> &str {
+    assert_eq!(outcome.notices(), ["gave-way"], "{}", outcome.stderr);
+    let mut notices = outcome.records().filter_map(|r| if let Record::Notice(n) = r { Some(&n.message) } else { None });
+    notices.next().expect("there is one")
+}
+
+#[test]
+fn the_profiler_gets_what_it_would_get_without_the_recorder() {
+    for args in [&[][..], &["first"]] {
+        let plain = profiled(args, true).without_recorder().run();
+        assert_eq!(plain.stdout, "3\n1\n", "{}", plain.stderr);
+        let outcome = profiled(args, true).run();
+        outcome.exited(1);
+        assert_eq!(outcome.stdout, plain.stdout, "{}", outcome.stderr);
+        if PRELOADED {
+            // Nothing has to give way.
+            exact(&outcome, 710, "cuCtxSynchronize");
+            assert!(outcome.notices().is_empty(), "{:?}", outcome.notices());
+            continue;
+        }
+        assert!(outcome.faults().is_empty());
+        let message = gave_way(&outcome);
+        let started = format!("torch.profiler at {}:{}:", outcome.program.display(), outcome.line("# PROFILE"));
+        for part in [started.as_str(), "record-env --preload"] {
+            assert!(message.contains(part), "{part:?} in {message:?}");
+        }
+        assert!(outcome.stderr.contains(&format!("faultlab: {message}\n")), "{}", outcome.stderr);
+        let (backend, launched, says) = match args {
+            [] => ("cupti", 1, "launches are not recorded from here on"),
+            _ => ("gave-way", 0, "no launch is recorded"),
+        };
+        assert_eq!((outcome.starts()[0].backend.as_str(), outcome.active().len()), (backend, launched));
+        assert!(message.contains(says), "{message}");
+    }
+}
+
+#[test]
+fn a_profile_of_the_host_alone_costs_no_record() {
+    let outcome = profiled(&["cpu"], true).run();
+    assert_eq!((outcome.stdout.as_str(), outcome.notices()), ("0\n0\n", vec![]));
+    exact(&outcome, 710, "cuCtxSynchronize");
+}
+
+/// Why the recorder gives way: the profiler is refused, and goes on without the device's events.
+#[test]
+fn without_the_python_side_the_profiler_is_refused() {
+    if PRELOADED {
+        return;
+    }
+    let outcome = profiled(&[], false).run();
+    assert_eq!(outcome.stdout, "0\n0\n");
+    assert!(outcome.stderr.contains("CUDA profiler activities will be missing"), "{}", outcome.stderr);
+    exact(&outcome, 710, "cuCtxSynchronize");
+}
+
+/// A child by `fork` is another process: what its parent asked for does not bind it.
+#[test]
+fn a_child_does_not_give_way_because_its_parent_would_have() {
+    if PRELOADED {
+        return;
+    }
+    let outcome = session("give_way_fork.py").run();
+    outcome.exited(1);
+    exact(&outcome, 710, "cuCtxSynchronize");
+    assert!(outcome.notices().is_empty(), "{:?}", outcome.notices());
+}

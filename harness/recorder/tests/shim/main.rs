@@ -432,3 +432,64 @@ fn a_healthy_program_is_not_changed() -> Test {
     }
     Ok(())
 }
+
+/// What the driver is told to load may be another tool's, or may not be there: no profile is harmed, nothing is loaded for it.
+#[test]
+fn only_the_recorder_is_asked_to_give_way() -> Test {
+    let bench = Bench::new()?;
+    bench.write("torch/__init__.py", "")?;
+    bench.write("torch/autograd/__init__.py", "")?;
+    bench.write(
+        "torch/autograd/profiler.py",
+        "class ProfilerActivity:\n    CUDA = 2\ndef _enable_profiler(config, activities, scopes=()):\n    return config, activities, scopes\n",
+    )?;
+    bench.write(
+        "main.py",
+        "from torch.autograd import profiler\nprint(profiler._enable_profiler(1, {2}, scopes=(3,)))\n",
+    )?;
+    bench.write(
+        "other.c",
+        "#include <stdio.h>\n__attribute__((constructor)) static void on(void) { puts(\"loaded\"); }\n",
+    )?;
+    let other = bench.at("libother.so");
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC"])
+        .arg(bench.at("program/other.c"))
+        .arg("-o")
+        .arg(&other)
+        .status()?;
+    assert!(compiled.success());
+    let missing = bench.at("libfaultlab_recorder.so");
+    for library in [&other, &missing] {
+        let output = bench.run(true, &[("CUDA_INJECTION64_PATH", library.to_str().unwrap_or_default())])?;
+        succeeded(&output)?;
+        assert_eq!((text(&output.stdout).as_str(), text(&output.stderr).as_str()), ("(1, {2}, (3,))\n", ""));
+    }
+    // Here the test can tell: a library that is taken for the recorder is loaded.
+    fs::rename(&other, &missing)?;
+    let output = bench.run(true, &[("CUDA_INJECTION64_PATH", missing.to_str().unwrap_or_default())])?;
+    succeeded(&output)?;
+    assert_eq!(text(&output.stdout), "loaded\n(1, {2}, (3,))\n");
+    Ok(())
+}
+
+/// A version of torch whose profiler starts in another way: the user is told what may be missing, and the program goes on.
+#[test]
+fn an_unknown_profiler_is_left_alone() -> Test {
+    let bench = Bench::new()?;
+    bench.write("torch/__init__.py", "")?;
+    bench.write("torch/autograd/__init__.py", "")?;
+    bench.write("torch/autograd/profiler.py", "class ProfilerActivity:\n    CUDA = 2\n")?;
+    bench.write("main.py", "from torch.autograd import profiler\nprint(profiler.ProfilerActivity.CUDA)\n")?;
+    let library = [("CUDA_INJECTION64_PATH", "/nowhere/libfaultlab_recorder.so")];
+    let output = bench.run(true, &library)?;
+    succeeded(&output)?;
+    assert_eq!(text(&output.stdout), "2\n");
+    let said = text(&output.stderr);
+    assert!(said.contains("torch.autograd.profiler could not be prepared") && said.contains("may miss"), "{said}");
+    // By preload nothing of it is looked at.
+    let output = bench.run(true, &[])?;
+    succeeded(&output)?;
+    assert_eq!((text(&output.stdout).as_str(), text(&output.stderr).as_str()), ("2\n", ""));
+    Ok(())
+}
