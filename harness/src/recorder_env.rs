@@ -27,6 +27,33 @@ pub fn library_beside(program: &Path, library: &str) -> PathBuf {
     if !beside.is_file() && built.is_file() { built } else { beside }
 }
 
+/// The library for `LD_PRELOAD`, if this is it and a machine of this architecture can use it. If not: why, and what helps.
+pub fn preload_library(path: PathBuf, architecture: &str) -> Result<PathBuf, String> {
+    if architecture != "x86_64" {
+        return Err(format!(
+            "the recorder for LD_PRELOAD stands before the driver on x86-64 only, and this machine is {architecture}: here the \
+             recorder is loaded by the driver, and needs CUPTI for itself"
+        ));
+    }
+    if !path.is_file() {
+        return Err(format!("{} is not there: `cargo build` puts it beside faultlab", path.display()));
+    }
+    nameable(&path)?;
+    Ok(path)
+}
+
+/// Can `LD_PRELOAD` name this file?
+pub fn nameable(path: &Path) -> Result<(), String> {
+    let parts = |c: char| c == ':' || c.is_ascii_whitespace();
+    if path.display().to_string().contains(parts) {
+        return Err(format!(
+            "LD_PRELOAD cannot name {}, because spaces and colons part its entries: put faultlab into a folder without them",
+            path.display()
+        ));
+    }
+    Ok(())
+}
+
 /// The variable by which the CUDA driver is told to load a library into the process.
 pub const INJECTION: &str = "CUDA_INJECTION64_PATH";
 
@@ -137,7 +164,8 @@ pub enum EnvForm {
 }
 
 impl RecorderEnv {
-    /// The environment in a form, with a line end after each line.
+    /// The environment in a form, with a line end after each line. A shell that was set up for the other way in is set right:
+    /// with both, the one with CUPTI would still be there.
     pub fn render(&self, form: EnvForm, settings: &RecorderSettings<'_>) -> String {
         match form {
             EnvForm::Shell => {
@@ -146,7 +174,9 @@ impl RecorderEnv {
                     .prepend
                     .iter()
                     .map(|(key, paths)| format!("export {key}={}\"${{{key}:+:${key}}}\"\n", quoted(&paths.join(":"))));
-                set.chain(prepend).collect()
+                let other = format!("case \"${{{INJECTION}-}}\" in */{LIBRARY}) unset {INJECTION};; esac;\n");
+                let other = (settings.entry == Entry::Preload).then_some(other);
+                other.into_iter().chain(set).chain(prepend).collect()
             }
             EnvForm::Json => {
                 let value = serde_json::json!({ "set": self.set, "prepend": self.prepend });
@@ -259,5 +289,45 @@ mod tests {
         assert_eq!(preloaded.prepend["LD_PRELOAD"], ["/opt/f/lib.so"]);
         assert!(!preloaded.set.contains_key(INJECTION));
         assert!(!more.set.contains_key("FAULTLAB_RECORDER_HANG"));
+    }
+
+    #[test]
+    fn by_preload_a_shell_leaves_the_other_way_in() {
+        let settings = RecorderSettings {
+            library: Path::new("/opt/f/pre.so"),
+            entry: Entry::Preload,
+            shim: None,
+            reports: None,
+            markers: Markers::Off,
+            hang_s: None,
+            stderr: true,
+            nan: false,
+        };
+        let render = |form| recorder_env(&settings).render(form, &settings);
+        assert_eq!(
+            render(EnvForm::Shell),
+            "case \"${CUDA_INJECTION64_PATH-}\" in */libfaultlab_recorder.so) unset CUDA_INJECTION64_PATH;; esac;\n\
+             export FAULTLAB_RECORDER_MARKERS=off\n\
+             export FAULTLAB_RECORDER_STDERR=1\n\
+             export LD_PRELOAD=/opt/f/pre.so\"${LD_PRELOAD:+:$LD_PRELOAD}\"\n"
+        );
+        assert!(render(EnvForm::Docker).starts_with("-v /opt/f:/opt/f:ro\n-e FAULTLAB_RECORDER_MARKERS=off\n"));
+        assert!(render(EnvForm::Kubernetes).ends_with("- name: LD_PRELOAD\n  value: \"/opt/f/pre.so\"\n"));
+    }
+
+    #[test]
+    fn what_cannot_be_preloaded_is_said() {
+        let folder = tempfile::Builder::new().prefix("faultlab").tempdir().expect("a folder");
+        let path = folder.path().join(PRELOAD_LIBRARY);
+        let why = preload_library(path.clone(), "x86_64").unwrap_err();
+        assert!(why.contains("is not there") && why.contains("cargo build"), "{why}");
+        std::fs::write(&path, "").expect("a file");
+        assert_eq!(preload_library(path.clone(), "x86_64"), Ok(path.clone()));
+        let why = preload_library(path, "aarch64").unwrap_err();
+        assert!(why.contains("x86-64 only") && why.contains("aarch64"), "{why}");
+        for name in ["/a b/x.so", "/a:b/x.so", "/a\tb/x.so"] {
+            assert!(nameable(Path::new(name)).is_err_and(|why| why.contains(name)), "{name}");
+        }
+        assert_eq!(nameable(Path::new("/it's/x.so")), Ok(()));
     }
 }

@@ -75,7 +75,13 @@ pub(super) struct RecordEnvArgs {
     #[arg(long, default_value = "faultlab-records", value_name = "DIR")]
     pub(super) dir: PathBuf,
 
-    /// A folder that has `libfaultlab_recorder.so` and shim/ where the job runs, if that is another place than here
+    /// Let the dynamic loader load the recorder (`LD_PRELOAD`), not the CUDA driver: then it needs no CUPTI, and a profiler
+    /// can run beside it. x86-64 only
+    #[arg(long)]
+    pub(super) preload: bool,
+
+    /// A folder that has `libfaultlab_recorder.so` (with --preload `libfaultlab_recorder_preload.so`) and shim/ where the job
+    /// runs, if that is another place than here
     #[arg(long, value_name = "DIR")]
     pub(super) at: Option<PathBuf>,
 

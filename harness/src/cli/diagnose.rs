@@ -13,7 +13,7 @@ use crate::diagnose::bundle::{self, Form, Secrets};
 use crate::diagnose::model::{Diagnosis, Outcome, Step};
 use crate::diagnose::report::Format;
 use crate::diagnose::run::{DiagnoseError, Event, Kept, Request, diagnose};
-use crate::recorder_env::{LIBRARY, library_beside, shim_files};
+use crate::recorder_env::{LIBRARY, PRELOAD_LIBRARY, library_beside, preload_library, shim_files};
 use crate::report::Output;
 
 /// Bytes of each stream of a run that are kept.
@@ -112,6 +112,11 @@ fn bundle_form(path: Option<&Path>) -> Result<Option<(PathBuf, Form)>, CliError>
 pub(super) fn recorder_beside(program: &Path) -> Result<PathBuf, String> {
     let path = library_beside(program, LIBRARY);
     if path.is_file() { Ok(path) } else { Err(format!("{} is not there", path.display())) }
+}
+
+/// So does the one for `LD_PRELOAD`.
+pub(super) fn preload_beside(program: &Path) -> Result<PathBuf, String> {
+    preload_library(library_beside(program, PRELOAD_LIBRARY), std::env::consts::ARCH)
 }
 
 /// Writes the recorder's Python side.

@@ -3,12 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use super::args_diagnose::{MarkersChoice, RecordEnvArgs};
-use super::diagnose::{recorder_beside, write_shim};
+use super::diagnose::{preload_beside, recorder_beside, write_shim};
 use super::output::Terminal;
 use super::{CliError, Status, environment, this_program};
 use crate::capture::sha256_hex;
 use crate::diagnose::command::{self, Kind};
-use crate::recorder_env::{Entry, EnvForm, LIBRARY, Markers, RecorderSettings, recorder_env, shim_files};
+use crate::recorder_env::{
+    Entry, EnvForm, LIBRARY, Markers, PRELOAD_LIBRARY, RecorderSettings, nameable, recorder_env, shim_files,
+};
 
 pub(super) fn run(args: &RecordEnvArgs, cwd: &Path, terminal: &Terminal) -> Result<Status, CliError> {
     let form = match args {
@@ -18,20 +20,32 @@ pub(super) fn run(args: &RecordEnvArgs, cwd: &Path, terminal: &Terminal) -> Resu
         _ => EnvForm::Shell,
     };
     let reports = cwd.join(&args.dir);
+    let (entry, file) = if args.preload { (Entry::Preload, PRELOAD_LIBRARY) } else { (Entry::Injection, LIBRARY) };
     let (library, shim) = if let Some(at) = &args.at {
         // Another machine's, or a container's: it cannot be looked at from here.
-        (at.join(LIBRARY), at.join("shim"))
+        let library = at.join(file);
+        if args.preload {
+            nameable(&library).map_err(|why| CliError::Usage(format!("--preload: {why}")))?;
+        }
+        (library, at.join("shim"))
     } else {
         std::fs::create_dir_all(&reports)
             .map_err(|e| CliError::Usage(format!("--dir {}: failed to make it: {e}", reports.display())))?;
-        let library = recorder_beside(&this_program()?).map_err(CliError::Infra)?;
+        let program = this_program()?;
+        let library = if args.preload {
+            preload_beside(&program).map_err(|why| {
+                CliError::Infra(format!("--preload: {why}; --at names the folder of another machine's"))
+            })?
+        } else {
+            recorder_beside(&program).map_err(CliError::Infra)?
+        };
         (library, write_shim(&shim_folder()?)?)
     };
     // A program without Python has no use for the Python side; without a command nothing is known of it.
     let python = args.command.is_empty() || command::kind(&args.command) != Kind::Executable;
     let settings = RecorderSettings {
         library: &library,
-        entry: Entry::Injection,
+        entry,
         shim: python.then_some(shim.as_path()),
         reports: Some(&reports),
         markers: match args.markers {

@@ -414,3 +414,77 @@ fn what_record_env_prints_turns_the_recorder_on() {
     let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
     assert_eq!(json["prepend"], serde_json::json!({}), "a program without Python needs no Python side");
 }
+
+/// The recorder for `LD_PRELOAD`, which nothing builds beside the test: it is nothing except a `cdylib`.
+#[cfg(target_arch = "x86_64")]
+fn preload() -> &'static Path {
+    static PRELOAD: OnceLock<PathBuf> = OnceLock::new();
+    PRELOAD.get_or_init(|| {
+        let test = std::env::current_exe().expect("a test has a file");
+        let profile = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
+        let name = profile.file_name().expect("target/PROFILE").to_string_lossy();
+        let built = Command::new(env!("CARGO"))
+            .args(["build", "--locked", "--package", "faultlab-recorder-preload", "--profile"])
+            .arg(if name == "debug" { "dev" } else { &name })
+            .arg("--target-dir")
+            .arg(profile.parent().expect("target"))
+            .current_dir(repository())
+            .output()
+            .expect("cargo built this test");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        profile.join("libfaultlab_recorder_preload.so")
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn what_record_env_prints_for_preload_needs_no_cupti() {
+    if !require("python") {
+        return;
+    }
+    let cli = Cli::bare();
+    std::fs::create_dir_all(cli.path("at/shim")).expect("a folder");
+    std::fs::copy(preload(), cli.path("at/libfaultlab_recorder_preload.so")).expect("a copy");
+    std::fs::create_dir(cli.path("records")).expect("a folder");
+    let at = cli.path("at").display().to_string();
+    let args = ["record-env", "--preload", "--at", &at, "--dir", "records", "--", "python3", "train.py"];
+    let printed = cli.run(&args).expect(0).text();
+    cli.write("train.py", TWO_LINES);
+    // A shell that was set up for the other way in before.
+    let before = "export CUDA_INJECTION64_PATH=/nowhere/libfaultlab_recorder.so";
+    let script = format!("set -eu\n{before}\n{printed}\necho \"[${{CUDA_INJECTION64_PATH-}}]\"\nexec python3 train.py");
+    let output = Command::new("sh")
+        .args(["-c", &script])
+        .current_dir(cli.path(""))
+        .env("LD_LIBRARY_PATH", fake())
+        .env("FAKE_CUPTI", "busy")
+        .env("PYTHONPATH", repository().join("harness/recorder/tests/fake/site-packages"))
+        .output()
+        .expect("sh starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("train.py:7"), "{stderr}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "[]\n");
+    let mut records = std::fs::read_dir(cli.path("records")).expect("the folder").flatten();
+    let records = std::fs::read_to_string(records.next().expect("a report").path()).expect("text");
+    assert!(records.contains(r#""backend":"interposed""#), "{records}");
+}
+
+#[test]
+fn a_recorder_that_cannot_be_preloaded_is_said() {
+    let cli = Cli::bare();
+    let ran = cli.run(&["record-env", "--preload", "--at", "/opt/fault lab"]).expect(2);
+    assert!(ran.stderr.contains("--preload: LD_PRELOAD cannot name /opt/fault lab/"), "{}", ran.stderr);
+    // A copy of the program that has nothing beside it.
+    let copy = cli.path("faultlab");
+    std::fs::copy(env!("CARGO_BIN_EXE_faultlab"), &copy).expect("a copy");
+    let output = Command::new(&copy)
+        .args(["record-env", "--preload"])
+        .current_dir(cli.path(""))
+        .output()
+        .expect("the copy starts");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    let why = if cfg!(target_arch = "x86_64") { "cargo build" } else { "x86-64 only" };
+    assert!(stderr.contains("--preload: ") && stderr.contains(why) && stderr.contains("--at"), "{stderr}");
+}
