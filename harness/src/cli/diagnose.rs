@@ -49,6 +49,11 @@ pub(super) async fn run(args: DiagnoseArgs, cwd: &Path, terminal: &Terminal) -> 
         }
         return Ok(Status::Differs);
     }
+    let preload = match &args.recorder {
+        // As the first one was named, so the other one lies beside it.
+        Some(named) => preload_library(cwd.join(named).with_file_name(PRELOAD_LIBRARY), std::env::consts::ARCH),
+        None => preload_beside(&program),
+    };
     let request = Request {
         argv: args.command,
         cwd: cwd.into(),
@@ -58,6 +63,7 @@ pub(super) async fn run(args: DiagnoseArgs, cwd: &Path, terminal: &Terminal) -> 
             Some(path) => return Err(CliError::Usage(format!("--recorder {}: there is no such file", path.display()))),
             None => recorder_beside(&program),
         },
+        preload,
         shim: Some(write_shim(&folder.path().join("shim"))?),
         program,
         budget: Duration::from_secs_f64(args.budget),

@@ -164,7 +164,7 @@ fn device_fault(known: &Knowledge, name: &str, text: &str) -> Vec<String> {
         );
     }
     match known.confidence {
-        Confidence::Unlocated if !known.recorder_was_on => {
+        Confidence::Unlocated if !known.recorder_was_on && !known.preload_was_on => {
             next.push(
                 "`faultlab doctor` says what is missing here for the launch recorder and the other tools.".into(),
             );

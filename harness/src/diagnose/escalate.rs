@@ -1,9 +1,9 @@
 //! Which run comes next: from cheap to dear, by what happened. Pure.
 
-use super::knowledge::Knowledge;
+use super::knowledge::{Knowledge, WithoutCupti};
 use super::model::{Confidence, Outcome};
 use crate::case::Mode;
-use crate::recorder_env::Markers;
+use crate::recorder_env::{Entry, Markers};
 use crate::tool::{self, Tool};
 
 /// A way to run the command.
@@ -11,7 +11,9 @@ use crate::tool::{self, Tool};
 pub enum StepId {
     /// Asynchronous, with the launch recorder: always first.
     Recorder,
-    /// The same with a marker after each launch.
+    /// The same by `LD_PRELOAD`, without CUPTI.
+    Preload,
+    /// The recorder with a marker after each launch.
     Every,
     /// With the GPU's core dump armed.
     Coredump,
@@ -33,8 +35,9 @@ pub enum StepId {
 
 impl StepId {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Recorder,
+        Self::Preload,
         Self::Every,
         Self::Coredump,
         Self::Blocking,
@@ -50,6 +53,7 @@ impl StepId {
     pub fn id(self) -> &'static str {
         match self {
             Self::Recorder => "recorder",
+            Self::Preload => "recorder-preload",
             Self::Every => "recorder-every",
             Self::Coredump => "coredump",
             Self::Blocking => "launch-blocking",
@@ -65,7 +69,7 @@ impl StepId {
     /// The tool that is put on the command.
     pub fn tool(self) -> Option<&'static dyn Tool> {
         tool::find(match self {
-            Self::Recorder | Self::Every | Self::Blocking | Self::Faulthandler => "bare",
+            Self::Recorder | Self::Preload | Self::Every | Self::Blocking | Self::Faulthandler => "bare",
             Self::Coredump => "coredump",
             Self::Memcheck => "memcheck",
             Self::Finite => "finite",
@@ -84,9 +88,19 @@ impl StepId {
     /// dump from being written, and what is measured elsewhere needs no launch log.
     pub fn markers(self) -> Option<Markers> {
         match self {
-            Self::Recorder => Some(Markers::Adaptive),
+            Self::Recorder | Self::Preload => Some(Markers::Adaptive),
             Self::Every => Some(Markers::Every),
             _ => None,
+        }
+    }
+
+    /// How the recorder, where it is on, comes into the process.
+    pub fn entry(self, known: &Knowledge) -> Entry {
+        match self {
+            Self::Preload => Entry::Preload,
+            // Where CUPTI cannot be had, it cannot be had again.
+            Self::Every if known.preload_was_on => Entry::Preload,
+            _ => Entry::Injection,
         }
     }
 
@@ -94,7 +108,7 @@ impl StepId {
     /// within a budget: most of a short run is the start of Python, which no tool slows down.
     pub fn cost(self, first_s: f64) -> (f64, f64) {
         let (least, times, more) = match self {
-            Self::Recorder | Self::Faulthandler => (1.0, 1.0, 0.0),
+            Self::Recorder | Self::Preload | Self::Faulthandler => (1.0, 1.0, 0.0),
             Self::Every => (1.0, 1.1, 0.0),
             Self::Coredump => (1.0, 1.1, 10.0),
             Self::Blocking => (1.0, 2.1, 0.0),
@@ -128,6 +142,16 @@ fn planned(step: StepId, why: &str) -> Planned {
     Planned { step, why: why.into(), values_only: false }
 }
 
+/// The recorder once more, if it was CUPTI that it lacked.
+fn by_preload(known: &Knowledge) -> Option<Planned> {
+    let why = match known.without_cupti? {
+        WithoutCupti::GaveWay => "the recorder gave CUPTI up for a profiler",
+        WithoutCupti::Busy => "another tool had CUPTI before the recorder",
+        WithoutCupti::Unusable => "the recorder could not use CUPTI",
+    };
+    Some(planned(StepId::Preload, &format!("{why}: again with the recorder by LD_PRELOAD, which needs none")))
+}
+
 /// All that may follow the first run, in order. The next ones are dropped as soon as the place is known.
 pub fn plan(known: &Knowledge) -> Vec<Planned> {
     match &known.outcome {
@@ -139,7 +163,9 @@ pub fn plan(known: &Knowledge) -> Vec<Planned> {
         }
         Outcome::DeviceFault { .. } => {
             let mut steps = Vec::new();
-            if known.recorder_was_on && !known.launch_is_known() {
+            steps.extend(by_preload(known));
+            let can_be_on = known.preload_was_on || (known.recorder_was_on && known.without_cupti.is_none());
+            if can_be_on && !known.launch_is_known() {
                 let why = if known.confidence == Confidence::Candidates {
                     "several launches can have faulted: again with a marker after each launch"
                 } else {
@@ -173,6 +199,7 @@ pub fn plan(known: &Knowledge) -> Vec<Planned> {
             ),
             planned(StepId::Isolate, "hooks find the first module or backward node whose result is not finite"),
         ],
+        Outcome::Hang { .. } => by_preload(known).into_iter().collect(),
         Outcome::HostError { message, .. } if !known.recorder_was_on && message.contains("CUDA") => vec![planned(
             StepId::Blocking,
             "the message is CUDA's and no recorder was on: a run that waits for each launch shows whether the line stays",
@@ -249,6 +276,45 @@ mod tests {
         assert_eq!(steps(&known(Exit::Code(0), "loss nan", None)), ["finite", "guard", "anomaly", "isolate"]);
         assert!(steps(&known(Exit::Signal("SIGKILL".into()), "", None)).is_empty());
         assert_eq!(steps(&known(Exit::Signal("SIGSEGV".into()), "", None)), ["faulthandler"]);
+    }
+
+    /// A first run whose recorder said `code` to it; `on`: it had seen launches before.
+    fn without_cupti(exit: Exit, stderr: &str, code: &str, on: bool) -> Knowledge {
+        let notice = faultlab_recorder::format::Notice { code: code.into(), message: format!("{code}, it says") };
+        let process = Process { pid: 7, notices: vec![notice], active: on.then(active), ..Process::default() };
+        Knowledge::first(&Observed::new(exit, 10.0, b"", stderr.as_bytes(), vec![process]))
+    }
+
+    #[test]
+    fn a_recorder_that_had_no_cupti_comes_by_preload_first() {
+        let failed = || Exit::Code(1);
+        for (code, on, says) in [
+            ("gave-way", true, "for a profiler"),
+            ("gave-way", false, "for a profiler"),
+            ("cupti-busy", false, "another tool"),
+            ("no-cupti", false, "could not use CUPTI"),
+            ("cupti-failed", false, "could not use CUPTI"),
+        ] {
+            let known = without_cupti(failed(), ASSERTION, code, on);
+            let planned = plan(&known);
+            assert!(planned[0].why.contains(says) && planned[0].why.contains("LD_PRELOAD"), "{}", planned[0].why);
+            // A marker after each launch by CUPTI would come to the same end.
+            assert_eq!(steps(&known), ["recorder-preload", "coredump", "launch-blocking", "memcheck"], "{code}");
+            assert_eq!(StepId::Every.entry(&known), Entry::Injection);
+        }
+        assert_eq!(StepId::Preload.entry(&known(failed(), "", None)), Entry::Preload);
+        let mut preloaded = without_cupti(failed(), ASSERTION, "gave-way", true);
+        preloaded.preload_was_on = true;
+        assert_eq!(
+            steps(&preloaded),
+            ["recorder-preload", "recorder-every", "coredump", "launch-blocking", "memcheck"]
+        );
+        assert_eq!(StepId::Every.entry(&preloaded), Entry::Preload);
+        assert_eq!(steps(&without_cupti(Exit::Deadline, "", "gave-way", true)), ["recorder-preload"]);
+        // What else it says is no reason, and a program that ended well has none.
+        assert_eq!(steps(&without_cupti(failed(), ASSERTION, "setting", false))[0], "coredump");
+        assert!(steps(&without_cupti(Exit::Deadline, "", "setting", true)).is_empty());
+        assert!(steps(&without_cupti(Exit::Code(0), "", "gave-way", true)).is_empty());
     }
 
     #[test]

@@ -13,6 +13,32 @@ use crate::capture::Exit;
 use crate::finding::{Finding, FindingKind};
 use crate::tool::{self, Activity};
 
+/// Why the recorder had no CUPTI, or not to the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WithoutCupti {
+    /// It gave it up for another tool.
+    GaveWay,
+    /// Another tool had it.
+    Busy,
+    /// It is not there, or failed.
+    Unusable,
+}
+
+impl WithoutCupti {
+    /// What the recorder's notices say of it; giving way comes first, because that is of a program that has a profiler.
+    fn of(observed: &Observed) -> Option<Self> {
+        let said = |codes: &[&str]| {
+            observed.recorded.iter().flat_map(|p| &p.notices).any(|notice| codes.contains(&notice.code.as_str()))
+        };
+        let all = [
+            (Self::GaveWay, &["gave-way"][..]),
+            (Self::Busy, &["cupti-busy"]),
+            (Self::Unusable, &["no-cupti", "cupti-failed"]),
+        ];
+        all.into_iter().find(|(_, codes)| said(codes)).map(|(why, _)| why)
+    }
+}
+
 /// See the module.
 #[derive(Debug, Clone)]
 pub struct Knowledge {
@@ -40,6 +66,10 @@ pub struct Knowledge {
     pub vanished: Vec<StepId>,
     /// Did the recorder see launches in the first run?
     pub recorder_was_on: bool,
+    /// Did it lack CUPTI there, in one process at least?
+    pub without_cupti: Option<WithoutCupti>,
+    /// Did it see launches in the run by `LD_PRELOAD`?
+    pub preload_was_on: bool,
     /// Seconds of the first run.
     pub first_s: f64,
     /// The fault as the recorder told it.
@@ -84,6 +114,8 @@ impl Knowledge {
             notices: notices(observed),
             vanished: Vec::new(),
             recorder_was_on: observed.recorder_was_on(),
+            without_cupti: WithoutCupti::of(observed),
+            preload_was_on: false,
             first_s: observed.elapsed_s,
             fault: None,
         };
@@ -92,13 +124,16 @@ impl Knowledge {
         match known.outcome.clone() {
             Outcome::DeviceFault { .. } => match &fault {
                 Some(fault) => known.take_fault(fault, StepId::Recorder),
+                None if known.recorder_was_on && known.without_cupti == Some(WithoutCupti::GaveWay) => known
+                    .evidence
+                    .push("The launch recorder gave way to a profiler in the first run, before any fault.".into()),
                 None if known.recorder_was_on => {
                     known.evidence.push("The launch recorder was on and reported no fault of its own.".into());
                 }
                 None => known.evidence.push("No launch recorder was on in the first run.".into()),
             },
             Outcome::HostError { .. } | Outcome::OutOfMemory { .. } => known.take_host_error(observed),
-            Outcome::Hang { .. } => known.take_hang(observed),
+            Outcome::Hang { .. } => known.take_hang(observed, StepId::Recorder),
             Outcome::Killed { .. } => known.take_crash(observed),
             _ => {}
         }
@@ -152,6 +187,7 @@ impl Knowledge {
         }
         match step {
             StepId::Recorder => {}
+            StepId::Preload => self.take_preload(seen.observed),
             StepId::Every => {
                 if let Some((_, fault)) = seen.observed.faults().first() {
                     self.take_fault(fault, step);
@@ -236,7 +272,8 @@ impl Knowledge {
             self.places = vec![place];
             self.confidence = Confidence::Exact;
         }
-        self.evidence.push(match (self.recorder_was_on, &self.outcome) {
+        let watched = self.recorder_was_on && self.without_cupti.is_none();
+        self.evidence.push(match (watched, &self.outcome) {
             (_, Outcome::OutOfMemory { .. }) => {
                 "An allocation that fails is reported by the call that asked for it, so the traceback is right; who holds \
                  the memory is another question."
@@ -249,11 +286,24 @@ impl Knowledge {
         });
     }
 
-    fn take_hang(&mut self, observed: &Observed) {
+    /// The first run once more, with the recorder to its end.
+    fn take_preload(&mut self, observed: &Observed) {
+        self.preload_was_on = observed.recorder_was_on();
+        match (&self.outcome, observed.faults().first()) {
+            (Outcome::Hang { .. }, _) => self.take_hang(observed, StepId::Preload),
+            (_, Some((_, fault))) => self.take_fault(fault, StepId::Preload),
+            (_, None) if self.preload_was_on => {
+                self.evidence.push("The launch recorder by LD_PRELOAD was on and reported no fault of its own.".into());
+            }
+            _ => {}
+        }
+    }
+
+    fn take_hang(&mut self, observed: &Observed, step: StepId) {
         let Some((_, hang)) = observed.hang() else { return };
         let mut places: Vec<Place> = Vec::new();
         for launch in &hang.running {
-            if let Some(mut place) = place_of(launch, StepId::Recorder.id()) {
+            if let Some(mut place) = place_of(launch, step.id()) {
                 if place.role == "launched the kernel that faulted" {
                     place.role = "launched the kernel that does not end".into();
                 }
@@ -287,6 +337,7 @@ impl Knowledge {
             });
             if hang.running.is_empty() {
                 let mut place = host_place(host);
+                place.named_by = step.id().into();
                 place.role = "is where the host waits".into();
                 self.confidence = Confidence::Exact;
                 places = vec![place];
@@ -555,6 +606,8 @@ fn claims<'a>(seen: &Seen<'a>) -> impl Iterator<Item = &'a Finding> {
 
 /// What the recorder had to say beside faults, each once; and processes other than the first that faulted.
 fn notices(observed: &Observed) -> Vec<String> {
+    /// What a recorder that works has for a backend.
+    const ON: [&str; 2] = ["cupti", "interposed"];
     let mut all: Vec<String> = Vec::new();
     for notice in observed.recorded.iter().flat_map(|p| &p.notices) {
         if !all.contains(&notice.message) {
@@ -562,7 +615,7 @@ fn notices(observed: &Observed) -> Vec<String> {
         }
     }
     for process in &observed.recorded {
-        if let Some(start) = process.start.as_ref().filter(|start| start.backend != "cupti") {
+        if let Some(start) = process.start.as_ref().filter(|start| !ON.contains(&start.backend.as_str())) {
             let text =
                 format!("The launch recorder was loaded into process {} and is off: {}", process.pid, start.backend);
             if !all.contains(&text) {
@@ -646,6 +699,74 @@ torch.AcceleratorError: CUDA error: device-side assert triggered
             finding(FindingKind::Report, None, "Warp Assert", Location { kernel: Some(kernel), ..Location::default() });
         let shown = absorb(&mut known, StepId::Coredump, SURFACED, &[report]);
         assert_eq!((known.confidence, shown.named.as_deref()), (Confidence::Exact, Some("train.py:18")));
+    }
+
+    /// A first run in which the recorder gave way.
+    fn gave_way(exit: Exit) -> Knowledge {
+        let notice = format::Notice { code: "gave-way".into(), message: "the recorder gave way".into() };
+        let active = Some(format::Active { device: 0, markers: "on".into() });
+        let process = Process { pid: 7, notices: vec![notice], active, ..Process::default() };
+        Knowledge::first(&Observed::new(exit, 3.0, b"", SURFACED.as_bytes(), vec![process]))
+    }
+
+    /// What the run by `LD_PRELOAD` adds to it.
+    fn preload(known: &mut Knowledge, exit: Exit, process: Process) -> Shown {
+        let active = Some(format::Active { device: 0, markers: "on".into() });
+        let process = Process { pid: 8, active, ..process };
+        let observed = Observed::new(exit, 3.0, b"", SURFACED.as_bytes(), vec![process]);
+        known
+            .absorb(StepId::Preload, &Seen { observed: &observed, findings: &[], activity: &proven(), find: &|_| None })
+    }
+
+    #[test]
+    fn the_recorder_by_preload_locates_what_it_had_given_up() {
+        let first = gave_way(Exit::Code(1));
+        assert_eq!(
+            (first.confidence, first.notices.as_slice()),
+            (Confidence::Unlocated, &["the recorder gave way".to_string()][..])
+        );
+        assert!(first.evidence[0].contains("gave way"), "{:?}", first.evidence);
+        let mut known = first.clone();
+        let process =
+            Process { faults: vec![fault(vec![launch(9, "gather", &[("/j/train.py", 18)])])], ..Process::default() };
+        let shown = preload(&mut known, Exit::Code(1), process);
+        assert_eq!((known.confidence, shown.named.as_deref()), (Confidence::Exact, Some("train.py:18")));
+        assert_eq!((known.places[0].named_by.as_str(), known.preload_was_on), ("recorder-preload", true));
+        // It saw launches and no fault: that is said, and nothing is located.
+        let mut known = first;
+        preload(&mut known, Exit::Code(1), Process::default());
+        assert_eq!((known.confidence, known.preload_was_on), (Confidence::Unlocated, true));
+        assert!(known.evidence.last().is_some_and(|e| e.contains("reported no fault")), "{:?}", known.evidence);
+    }
+
+    #[test]
+    fn a_hang_is_located_by_preload_too() {
+        let mut known = gave_way(Exit::Deadline);
+        known.outcome = Outcome::Hang { why: "--timeout".into() };
+        let hang = format::Hang {
+            why: "deadline".into(),
+            seconds: 60.0,
+            running: vec![launch(9, "spin", &[("/j/train.py", 12)])],
+            host: Vec::new(),
+        };
+        let shown = preload(&mut known, Exit::Deadline, Process { hangs: vec![hang], ..Process::default() });
+        assert_eq!((known.confidence, shown.named.as_deref()), (Confidence::Exact, Some("train.py:12")));
+        assert_eq!(known.places[0].role, "launched the kernel that does not end");
+    }
+
+    #[test]
+    fn a_recorder_without_cupti_is_not_called_off() {
+        let process = |backend: &str| {
+            let start = serde_json::json!({
+                "version": 1, "pid": 7, "argv": [], "backend": backend, "driver_version": 0, "cupti_version": 0,
+                "python": "", "markers": "adaptive", "ring": 1024,
+            });
+            let start = serde_json::from_value(start).expect("a start");
+            Observed::new(Exit::Code(0), 1.0, b"", b"", vec![Process { start: Some(start), ..Process::default() }])
+        };
+        for (backend, said) in [("cupti", 0), ("interposed", 0), ("cupti-busy", 1)] {
+            assert_eq!(notices(&process(backend)).len(), said, "{backend}");
+        }
     }
 
     #[test]

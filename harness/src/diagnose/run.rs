@@ -45,6 +45,8 @@ pub struct Request {
     pub program: PathBuf,
     /// The recorder's library; `Err` says why there is none.
     pub recorder: Result<PathBuf, String>,
+    /// The recorder's other library, for `LD_PRELOAD`; `Err` says why there is none.
+    pub preload: Result<PathBuf, String>,
     /// The folder that goes before `PYTHONPATH`.
     pub shim: Option<PathBuf>,
     /// For everything after the first run.
@@ -133,7 +135,7 @@ pub async fn diagnose(
     let mut flow = Flow { request, stop, captures: Vec::new(), steps: Vec::new(), host: None };
     let first = Planned { step: StepId::Recorder, why: first_why(request), values_only: false };
     observe(Event::Starting { number: 1, step: first.step, why: &first.why });
-    let capture = flow.run(StepId::Recorder, request.timeout).await?;
+    let capture = flow.run(StepId::Recorder, Entry::Injection, request.timeout).await?;
     let observed = Observed::of(&capture);
     let mut known = Knowledge::first(&observed);
     let shown = known.shown();
@@ -223,7 +225,8 @@ impl Flow<'_> {
             .deadline_s(known.first_s, left_s)
             .max(LEAST_DEADLINE_S)
             .min(self.request.timeout.map_or(f64::MAX, |t| t.as_secs_f64()));
-        let capture = match self.run(planned.step, Some(Duration::from_secs_f64(deadline))).await {
+        let entry = planned.step.entry(known);
+        let capture = match self.run(planned.step, entry, Some(Duration::from_secs_f64(deadline))).await {
             Ok(run) => run,
             // The tool's own program, say: that ends the step and not the diagnosis.
             Err(DiagnoseError::NotStarted(why)) => {
@@ -252,6 +255,11 @@ impl Flow<'_> {
 
     /// Why a step cannot run on this machine.
     async fn obstacle(&mut self, step: StepId) -> Option<String> {
+        if step == StepId::Preload
+            && let Err(why) = &self.request.preload
+        {
+            return Some(why.clone());
+        }
         let tool = step.tool()?;
         if tool.needs().is_empty() {
             return None;
@@ -277,7 +285,7 @@ impl Flow<'_> {
     }
 
     /// Runs the command once.
-    async fn run(&self, step: StepId, timeout: Option<Duration>) -> Result<Capture, DiagnoseError> {
+    async fn run(&self, step: StepId, entry: Entry, timeout: Option<Duration>) -> Result<Capture, DiagnoseError> {
         let request = self.request;
         let folder = request.folder.join(format!("{:02}-{}", self.captures.len() + 1, step.id()));
         let (work, reports) = (folder.join("work"), folder.join("recorder"));
@@ -295,10 +303,11 @@ impl Flow<'_> {
             // Not in the first run: its handler of SIGABRT would stand before the recorder's.
             command.env.insert("PYTHONFAULTHANDLER".into(), "1".into());
         }
-        let recorder = match (step.markers(), &request.recorder) {
+        let library = if entry == Entry::Preload { &request.preload } else { &request.recorder };
+        let recorder = match (step.markers(), library) {
             (Some(markers), Ok(library)) => recorder_env(&RecorderSettings {
                 library,
-                entry: Entry::Injection,
+                entry,
                 shim: request.shim.as_deref(),
                 reports: Some(&reports),
                 markers,
@@ -314,6 +323,7 @@ impl Flow<'_> {
                 || command.env.contains_key(key)
                 || command.prepend.contains_key(key)
                 || recorder.set.contains_key(key)
+                || recorder.prepend.contains_key(key)
         };
         let recorded_env: BTreeMap<String, String> =
             env.iter().filter(|(key, _)| recorded_key(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
@@ -462,7 +472,7 @@ fn skipped(planned: &Planned, why: String) -> Step {
 
 /// What the step's tool says, and whether it was on. The recorder speaks through its records.
 pub fn read_tool(step: StepId, capture: &Capture, observed: &Observed) -> (Vec<crate::finding::Finding>, Activity) {
-    if step == StepId::Every {
+    if matches!(step, StepId::Preload | StepId::Every) {
         let activity = if observed.recorder_was_on() {
             Activity::Proven(recorder_words(observed))
         } else {

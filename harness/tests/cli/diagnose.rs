@@ -488,3 +488,83 @@ fn a_recorder_that_cannot_be_preloaded_is_said() {
     let why = if cfg!(target_arch = "x86_64") { "cargo build" } else { "x86-64 only" };
     assert!(stderr.contains("--preload: ") && stderr.contains(why) && stderr.contains("--at"), "{stderr}");
 }
+
+// ---- A command that needs CUPTI itself ----
+
+/// A folder with both libraries of the recorder, or the first alone, and PyTorch's profiler without PyTorch.
+#[cfg(target_arch = "x86_64")]
+fn beside_each_other(both: bool) -> Cli {
+    let cli = on_the_fake_driver();
+    let test = std::env::current_exe().expect("a test has a file");
+    let one = test.with_file_name("libfaultlab_recorder.so");
+    let libraries = [Some(one.as_path()), both.then(preload)];
+    for library in libraries.into_iter().flatten() {
+        let name = library.file_name().expect("a file has a name").to_string_lossy();
+        cli.write(&format!("recorder/{name}"), std::fs::read(library).expect("a library"));
+    }
+    let named = cli.path("recorder/libfaultlab_recorder.so").display().to_string();
+    let fake = repository().join("harness/recorder/tests/fake");
+    let path = ["profiler/site-packages", "site-packages"].map(|folder| fake.join(folder).display().to_string());
+    cli.env("FAULTLAB_RECORDER", &named).env("PYTHONPATH", &path.join(":"))
+}
+
+#[cfg(target_arch = "x86_64")]
+const PROFILED: &str = "\
+import fakecuda as cuda
+from torch.profiler import ProfilerActivity, profile
+
+with profile(activities=[ProfilerActivity.CUDA]) as measured:
+    cuda.launch('scale')
+    cuda.synchronize()
+print('events:', measured.events, flush=True)
+cuda.launch('gather_fault_assert')
+cuda.launch('scale')
+cuda.synchronize()
+";
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_program_with_a_profiler_is_left_its_events_and_recorded_by_preload() {
+    if !require("python") {
+        return;
+    }
+    let cli = beside_each_other(true);
+    cli.write("train.py", PROFILED);
+    let (diagnosis, ran) = diagnose(&cli, &["--verbose"], &["python3", "train.py"], 1);
+    // In both runs.
+    assert_eq!(ran.stderr.matches("events: 1\n").count(), 2, "{}", ran.stderr);
+    assert_eq!(steps(&diagnosis)[..2], ["recorder", "recorder-preload"], "{diagnosis:#}");
+    assert_eq!((named(&diagnosis).as_str(), diagnosis["confidence"].as_str()), ("train.py:8", Some("exact")));
+    assert_eq!(diagnosis["places"][0]["named_by"], "recorder-preload");
+    let notices = diagnosis["notices"].to_string();
+    assert!(notices.contains("torch.profiler at ") && notices.contains("train.py:4:"), "{notices}");
+    let step = &diagnosis["steps"][1];
+    assert!(step["active"].as_str().is_some_and(|words| words.contains("saw launches")), "{step}");
+    let validator = jsonschema::validator_for(
+        &serde_json::from_slice(&cli.run(&["schema", "--diagnosis"]).expect(0).stdout).expect("JSON"),
+    );
+    assert!(validator.expect("a schema").is_valid(&diagnosis));
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn where_cupti_is_taken_or_missing_the_recorder_comes_by_preload() {
+    if !require("python") {
+        return;
+    }
+    for (refusal, says) in [("busy", "another tool had CUPTI"), ("error", "could not use CUPTI")] {
+        let cli = beside_each_other(true).env("FAKE_CUPTI", refusal);
+        cli.write("train.py", TWO_LINES);
+        let (diagnosis, ran) = diagnose(&cli, &[], &["python3", "train.py"], 1);
+        assert_eq!(steps(&diagnosis)[..2], ["recorder", "recorder-preload"], "{diagnosis:#}");
+        assert_eq!((named(&diagnosis).as_str(), diagnosis["confidence"].as_str()), ("train.py:7", Some("exact")));
+        assert!(ran.stderr.contains(says), "{}", ran.stderr);
+    }
+    // Without its library the step is left out, and why is said.
+    let cli = beside_each_other(false).env("FAKE_CUPTI", "busy");
+    cli.write("train.py", TWO_LINES);
+    let (diagnosis, ran) = diagnose(&cli, &[], &["python3", "train.py"], 1);
+    assert!(!steps(&diagnosis).contains(&"recorder-preload"));
+    assert!(ran.stderr.contains("recorder-preload is left out: "), "{}", ran.stderr);
+    assert!(ran.stderr.contains("libfaultlab_recorder_preload.so is not there"), "{}", ran.stderr);
+}
