@@ -31,8 +31,11 @@ pub(crate) struct Config {
     pub(crate) ring: usize,
     /// `CUPTI`: the library, where it is not found.
     pub(crate) cupti: Option<PathBuf>,
-    /// `CUDA_LAUNCH_BLOCKING` is set, and no core dump armed: a launch that returned is done.
+    /// `CUDA_LAUNCH_BLOCKING` is set: a launch that returned is done, and one that fails can be what faulted.
     pub(crate) blocking: bool,
+    /// `CUDA_ENABLE_COREDUMP_ON_EXCEPTION` is set: while the driver writes the dump, the launch that faulted may return
+    /// success, and the next one its error.
+    pub(crate) dump_armed: bool,
     /// What could not be understood, as a sentence each.
     pub(crate) complaints: Vec<String>,
 }
@@ -91,8 +94,8 @@ impl Config {
             signal,
             ring,
             cupti: get("CUPTI").map(PathBuf::from),
-            // While the driver writes a core dump, the launch that faulted returns success, and the next one the error.
-            blocking: on("CUDA_LAUNCH_BLOCKING") && !on("CUDA_ENABLE_COREDUMP_ON_EXCEPTION"),
+            blocking: on("CUDA_LAUNCH_BLOCKING"),
+            dump_armed: on("CUDA_ENABLE_COREDUMP_ON_EXCEPTION"),
             complaints,
         }
     }
@@ -139,12 +142,13 @@ mod tests {
     }
 
     #[test]
-    fn a_launch_that_returned_is_done_where_launches_wait_and_no_core_dump_is_armed() {
-        let (blocking, dump) = (("CUDA_LAUNCH_BLOCKING", "1"), ("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "1"));
-        assert!(read(&[blocking]).blocking);
-        assert!(read(&[blocking, (dump.0, "0")]).blocking);
-        assert!(!read(&[blocking, dump]).blocking);
-        assert!(!read(&[("CUDA_LAUNCH_BLOCKING", "0")]).blocking);
+    fn switches_of_the_driver() {
+        let (blocking, dump) = ("CUDA_LAUNCH_BLOCKING", "CUDA_ENABLE_COREDUMP_ON_EXCEPTION");
+        let both = |pairs: &[(&str, &str)]| (read(pairs).blocking, read(pairs).dump_armed);
+        assert_eq!(both(&[]), (false, false));
+        assert_eq!(both(&[(blocking, "1"), (dump, "0")]), (true, false));
+        assert_eq!(both(&[(blocking, "0"), (dump, "1")]), (false, true));
+        assert_eq!(both(&[(blocking, "1"), (dump, "1")]), (true, true));
     }
 
     #[test]

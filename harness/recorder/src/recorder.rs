@@ -264,7 +264,7 @@ impl Recorder {
         slot.calling.store(0, Ordering::Relaxed);
         slot.last.store(seq, Ordering::Relaxed);
         slot.stream.issued.fetch_max(seq, Ordering::Relaxed);
-        if self.config.blocking && matches!(shape.kind, Kind::Kernel | Kind::Graph) {
+        if self.config.blocking && !self.config.dump_armed && matches!(shape.kind, Kind::Kernel | Kind::Graph) {
             slot.stream.synchronise(seq);
         }
         if shape.kind == Kind::Graph
@@ -317,6 +317,10 @@ impl Recorder {
             return None;
         }
         self.slot(call, shape.stream).calling.store(0, Ordering::Relaxed);
+        if self.config.blocking && self.config.dump_armed {
+            // Its own error or that of one before it: it stays among those that are not known to be done.
+            return None;
+        }
         let launch = self.ring.get(seq);
         self.ring.failed(seq);
         launch.filter(|_| shape.kind == Kind::Memcpy || self.config.blocking)

@@ -1107,3 +1107,18 @@ fn a_child_does_not_give_way_because_its_parent_would_have() {
     exact(&outcome, 710, "cuCtxSynchronize");
     assert!(outcome.notices().is_empty(), "{:?}", outcome.notices());
 }
+
+// ---- Launch blocking beside a core dump ----
+
+/// While a real driver writes a core dump, a launch that faulted may return success in spite of launch blocking. The fake one
+/// knows neither: its launches always return at once.
+#[test]
+fn under_launch_blocking_a_core_dump_leaves_two_launches_possible() {
+    let blocking = || session("next_launch_fails.py").env("CUDA_LAUNCH_BLOCKING", "1");
+    let lines = |outcome: &Outcome| -> Vec<u32> { outcome.fault().culprits.iter().map(place).collect() };
+    let outcome = blocking().env("FAULTLAB_RECORDER_MARKERS", "off").run();
+    assert_eq!(lines(&outcome), [outcome.line("# NEXT")], "what returned is done: {:?}", outcome.fault().evidence);
+    let armed = blocking().env("FAULTLAB_RECORDER_MARKERS", "off").env("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "1").run();
+    assert_eq!(lines(&armed), ["# FAULT", "# NEXT"].map(|mark| armed.line(mark)), "{:?}", armed.fault().evidence);
+    assert_eq!(armed.fault().confidence, Confidence::Candidates);
+}
