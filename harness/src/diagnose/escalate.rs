@@ -164,7 +164,7 @@ pub fn plan(known: &Knowledge) -> Vec<Planned> {
         Outcome::DeviceFault { .. } => {
             let mut steps = Vec::new();
             steps.extend(by_preload(known));
-            let can_be_on = known.preload_was_on || (known.recorder_was_on && known.without_cupti.is_none());
+            let can_be_on = known.preload_was_on || known.recorder_stayed_on();
             if can_be_on && !known.launch_is_known() {
                 let why = if known.confidence == Confidence::Candidates {
                     "several launches can have faulted: again with a marker after each launch"

@@ -272,8 +272,7 @@ impl Knowledge {
             self.places = vec![place];
             self.confidence = Confidence::Exact;
         }
-        let watched = self.recorder_was_on && self.without_cupti.is_none();
-        self.evidence.push(match (watched, &self.outcome) {
+        self.evidence.push(match (self.recorder_stayed_on(), &self.outcome) {
             (_, Outcome::OutOfMemory { .. }) => {
                 "An allocation that fails is reported by the call that asked for it, so the traceback is right; who holds \
                  the memory is another question."
@@ -284,6 +283,11 @@ impl Knowledge {
                 .into(),
             (false, _) => "The error was raised on the host: the traceback is right as it stands.".into(),
         });
+    }
+
+    /// Did the recorder see the first run to its end?
+    pub fn recorder_stayed_on(&self) -> bool {
+        self.recorder_was_on && self.without_cupti.is_none()
     }
 
     /// The first run once more, with the recorder to its end.
