@@ -222,18 +222,22 @@ pub fn quoted(word: &str) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn every_form_says_the_same() {
-        let settings = RecorderSettings {
+    fn settings() -> RecorderSettings<'static> {
+        RecorderSettings {
             library: Path::new("/opt/f/lib.so"),
             entry: Entry::Injection,
-            shim: Some(Path::new("/c/it's")),
+            shim: None,
             reports: Some(Path::new("/tmp/r")),
             markers: Markers::Adaptive,
             hang_s: None,
             stderr: true,
             nan: false,
-        };
+        }
+    }
+
+    #[test]
+    fn every_form_says_the_same() {
+        let settings = RecorderSettings { shim: Some(Path::new("/c/it's")), ..settings() };
         let render = |form| recorder_env(&settings).render(form, &settings);
         assert_eq!(
             render(EnvForm::Shell),
@@ -259,16 +263,7 @@ mod tests {
 
     #[test]
     fn only_what_was_asked_for_is_set() {
-        let settings = RecorderSettings {
-            library: Path::new("/opt/f/lib.so"),
-            entry: Entry::Injection,
-            shim: None,
-            reports: Some(Path::new("/tmp/r")),
-            markers: Markers::Every,
-            hang_s: Some(1.5),
-            stderr: false,
-            nan: false,
-        };
+        let settings = RecorderSettings { markers: Markers::Every, hang_s: Some(1.5), stderr: false, ..settings() };
         let env = recorder_env(&settings);
         let set: Vec<String> = env.set.iter().map(|(k, v)| format!("{k}={v}")).collect();
         assert_eq!(
@@ -296,12 +291,9 @@ mod tests {
         let settings = RecorderSettings {
             library: Path::new("/opt/f/pre.so"),
             entry: Entry::Preload,
-            shim: None,
             reports: None,
             markers: Markers::Off,
-            hang_s: None,
-            stderr: true,
-            nan: false,
+            ..settings()
         };
         let render = |form| recorder_env(&settings).render(form, &settings);
         assert_eq!(
