@@ -108,12 +108,14 @@ fn made(golden: &Path, tool: &str) -> io::Result<Capture> {
         state: "running".into(),
         frames: (1..20).map(frame).collect(),
         native: Vec::new(),
+        nth_kernel: Vec::new(),
         count: 1,
         forward: None,
         node: None,
         source: Vec::new(),
     };
     let fault = Fault {
+        done: Vec::new(),
         code: 710,
         name: "CUDA_ERROR_ASSERT".into(),
         surfaced: Surfaced { call: "cuStreamSynchronize".into(), frames: vec![frame(47)] },

@@ -53,6 +53,7 @@ functions! {
         capture_mode = c"cuThreadExchangeStreamCaptureMode": fn(*mut i32) -> i32;
         event_create = c"cuEventCreate": fn(*mut *mut c_void, u32) -> i32;
         event_query = c"cuEventQuery": fn(*mut c_void) -> i32;
+        stream_query = c"cuStreamQuery": fn(*mut c_void) -> i32;
         stream_flags = c"cuStreamGetFlags": fn(*mut c_void, *mut u32) -> i32;
         capture_info = c"cuStreamGetCaptureInfo_v2": fn(*mut c_void, *mut i32, *mut u64, *mut c_void, *mut c_void, *mut usize) -> i32;
     }
@@ -220,6 +221,18 @@ impl Driver {
             // SAFETY: the event belongs to the context.
             let rc = self.within(context, || unsafe { (f.event_query)(event as *mut c_void) });
             rc.filter(|rc| *rc != NOT_READY).unwrap_or(0)
+        })
+    }
+
+    /// Whether all work of a stream is done: 0 if so, `None` if not, else the error. A stream that is captured is never done,
+    /// and not asked, which would spoil the capture.
+    pub(crate) fn query(&self, context: Context, stream: Stream) -> Option<i32> {
+        self.relaxed(|f| {
+            let rc = self.within(context, || {
+                // SAFETY: the caller holds the lock under which a stream is forgotten before it is destroyed.
+                self.capture(stream).is_none().then(|| unsafe { (f.stream_query)(stream as *mut c_void) })
+            });
+            rc.flatten().filter(|rc| *rc != NOT_READY)
         })
     }
 

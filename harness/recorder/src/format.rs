@@ -96,6 +96,10 @@ pub struct Fault {
     pub evidence: Vec<String>,
     /// The last launches around the first culprit, in order.
     pub around: Vec<Launch>,
+    /// Where a core dump is armed: launches of which the driver said that they were done, one for each kernel, size and line,
+    /// the latest first. While it writes a dump it says so of what faulted, too.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub done: Vec<Launch>,
 }
 
 /// Nothing finished for a while.
@@ -105,8 +109,12 @@ pub struct Hang {
     pub why: String,
     /// Seconds since something last finished.
     pub seconds: f64,
-    /// The launches that are running, or next to run, one a stream.
+    /// The launches that are running, or next to run, one a stream; where no markers tell which, all that can be, the
+    /// likeliest first.
     pub running: Vec<Launch>,
+    /// No markers tell which of `running` it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guessed: bool,
     /// Where the host waits: innermost frames of the Python main thread, where they could be read.
     pub host: Vec<Frame>,
 }
@@ -151,6 +159,10 @@ pub struct Launch {
     /// In a list of culprits: how many launches of this kernel by this line it stands for, this one included.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub count: u32,
+    /// Where no markers are set, the ordinals of these launches among the kernels of the process, from 1: a core dump counts
+    /// kernels too, and some that no call of the program's launches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nth_kernel: Vec<u64>,
     /// The forward launch that the autograd node of this backward launch belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forward: Option<Box<Forward>>,

@@ -245,8 +245,7 @@ pub(crate) fn locate<L: PartialEq>(
             ));
         }
     }
-    // What follows indices is likelier than what does not; of two such, the earlier.
-    suspects.sort_by_key(|launch| (!is_risky(launch), launch.seq));
+    likeliest_first(&mut suspects);
     for suspect in suspects.iter().take(MOST_STANDINGS).filter(|_| in_flight > 0) {
         evidence.push(scene.standing(suspect));
     }
@@ -272,6 +271,11 @@ pub(crate) fn locate<L: PartialEq>(
         });
     }
     Located { candidates: suspects.into_iter().copied().collect(), confidence, evidence }
+}
+
+/// What follows indices, or is not known, is likelier than what does not; of two such, the earlier.
+pub(crate) fn likeliest_first(suspects: &mut [&Launch]) {
+    suspects.sort_by_key(|launch| (!is_risky(launch), launch.seq));
 }
 
 /// A graph holds kernels that nobody looked at.
@@ -303,6 +307,7 @@ mod tests {
             block: [1; 3],
             stream,
             thread: 1,
+            nth_kernel: 0,
             graph: 0,
             stack: Stack::Native([0; 20]),
             autograd: crate::autograd::Current::default(),

@@ -35,6 +35,8 @@ pub(crate) struct Recorder {
     pub(crate) reporter: Reporter,
     python: OnceLock<Option<Python>>,
     markers_set: AtomicU64,
+    /// Kernels that were launched, where no markers are set: a core dump counts them too.
+    kernels: AtomicU64,
     /// The driver refused a marker: its code, and no more are set.
     refused: AtomicI32,
     /// A forked child has no CUDA, and the other threads of the recorder are not there.
@@ -92,6 +94,7 @@ impl Recorder {
             autograd: Autograd::default(),
             python: OnceLock::new(),
             markers_set: AtomicU64::new(0),
+            kernels: AtomicU64::new(0),
             refused: AtomicI32::new(0),
             inert: AtomicBool::new(false),
         };
@@ -165,6 +168,7 @@ impl Recorder {
             Op::DestroyStream => self.streams.close(call.context, call.word(0)),
             Op::DestroyContext => self.destroying_context(call),
             Op::Synchronize => {
+                self.streams.begins_to_wait();
                 self.before_wait(call);
                 let last = self.ring.last();
                 call.correlate(
@@ -176,6 +180,9 @@ impl Recorder {
 
     fn exit(&self, call: &Call<'_>) {
         let code = call.result();
+        if self.table.get(call.id) == Op::Synchronize {
+            self.streams.has_waited();
+        }
         if code != 0 {
             if self.table.get(call.id) == Op::EndCapture && cuda::ends_capture(code) {
                 self.captures.active.fetch_sub(1, Ordering::Relaxed);
@@ -246,6 +253,9 @@ impl Recorder {
         let seq = self.ring.draw();
         let mut launch = self.describe(call, &shape, symbol);
         (launch.seq, launch.stream, launch.fenced) = (seq, slot.stream.id, fenced);
+        if kernel && self.config.markers == Markers::Off {
+            launch.nth_kernel = self.kernels.fetch_add(1, Ordering::Relaxed) + 1;
+        }
         self.ring.put(launch);
         slot.calling.store(seq, Ordering::Relaxed);
         call.correlate(seq | if symbol.risky { RISKY } else { 0 });
@@ -302,6 +312,7 @@ impl Recorder {
             block: shape.block,
             stream: 0,
             thread: thread(),
+            nth_kernel: 0,
             graph: shape.graph,
             stack: self.stack(autograd.node.is_some()),
             autograd,

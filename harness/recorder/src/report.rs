@@ -1,7 +1,7 @@
 //! What the recorder says: JSON lines into a file, and one block on standard error.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -17,7 +17,7 @@ use crate::cuda::Context;
 use crate::format::{
     Active, Confidence, Exit, Fault, Forward, Frame, Hang, Launch, NativeFrame, Node, Notice, Record, Start, Surfaced,
 };
-use crate::locate::{Progress, Scene, State, locate};
+use crate::locate::{Progress, Scene, State, likeliest_first, locate};
 use crate::ops::Kind;
 use crate::recorder::Recorder;
 use crate::ring::{self, Stack};
@@ -33,6 +33,10 @@ const MOST_CULPRITS: usize = 64;
 const MOST_UNMARKED: usize = 1024;
 /// Of these, how many the block on standard error shows.
 const MOST_SHOWN: usize = 6;
+/// Launches that are said to be done, beside a core dump.
+const MOST_DONE: usize = 256;
+/// Launches of one culprit whose ordinal is told.
+const MOST_ORDINALS: usize = 256;
 /// How far the chain of backward nodes of backward nodes is followed.
 const MOST_HOPS: usize = 4;
 
@@ -171,6 +175,7 @@ impl Reporter {
             surfaced: Surfaced { call: call.to_string(), frames },
             confidence: located.confidence,
             around: view.around(recorder, first),
+            done: if recorder.config.dump_armed { view.done(recorder, &located.candidates) } else { Vec::new() },
             culprits,
             evidence,
         };
@@ -182,19 +187,18 @@ impl Reporter {
     pub(crate) fn hang(&self, recorder: &Recorder, why: &str, seconds: f64) {
         let taken = Taken::take(recorder, None);
         let view = View::new(&taken);
-        let running = view.scene.running();
-        // One a stream: the rest waits behind it.
-        let mut streams = Vec::new();
-        let mut first: Vec<Launch> = Vec::new();
-        for launch in running {
-            if !streams.contains(&launch.stream) && first.len() < MOST_CULPRITS {
-                streams.push(launch.stream);
-                let mut described = view.describe(recorder, launch, true);
-                view.join(recorder, launch, &mut described, &mut Vec::new());
-                first.push(described);
-            }
+        let guessed = recorder.without_markers().is_some();
+        let mut running = view.scene.running();
+        if guessed {
+            likeliest_first(&mut running);
+        } else {
+            // One a stream: the rest waits behind it.
+            let mut streams = Vec::new();
+            running.retain(|launch| !streams.contains(&launch.stream) && (streams.push(launch.stream), true).1);
         }
-        let hang = Hang { why: why.to_string(), seconds, running: first, host: main_thread(recorder) };
+        let running: Vec<ring::Launch> = running.into_iter().copied().collect();
+        let running = view.culprits(recorder, &running, &mut Vec::new());
+        let hang = Hang { why: why.to_string(), seconds, running, guessed, host: main_thread(recorder) };
         self.record(&Record::Hang(hang.clone()));
         self.say(&hang_block(&hang));
     }
@@ -261,6 +265,14 @@ fn line_key(launch: &ring::Launch) -> Option<LineKey> {
 /// So many are looked up: a backward launch's takes a walk through the ring.
 const MOST_LINES: usize = 256;
 
+/// One more launch that a culprit stands for.
+fn count(culprit: &mut Launch, launch: &ring::Launch) {
+    culprit.count += 1;
+    if launch.nth_kernel > 0 && culprit.nth_kernel.len() < MOST_ORDINALS {
+        culprit.nth_kernel.push(launch.nth_kernel);
+    }
+}
+
 /// What was taken, put in order.
 struct View<'a> {
     taken: &'a Taken,
@@ -285,7 +297,7 @@ impl<'a> View<'a> {
             let key = line_key(candidate).map(|key| (key, size));
             if let Some(at) = key.as_ref().and_then(|key| known.get(key)) {
                 if let Some(at) = at {
-                    culprits[*at].count += 1;
+                    count(&mut culprits[*at], candidate);
                 }
                 continue;
             }
@@ -296,7 +308,7 @@ impl<'a> View<'a> {
             };
             let mut at = culprits.iter().position(same);
             match at {
-                Some(at) => culprits[at].count += 1,
+                Some(at) => count(&mut culprits[at], candidate),
                 None if culprits.len() < most => {
                     self.join(recorder, candidate, &mut described, evidence);
                     at = Some(culprits.len());
@@ -309,6 +321,24 @@ impl<'a> View<'a> {
             }
         }
         culprits
+    }
+
+    /// What is not among the candidates.
+    fn done(&self, recorder: &Recorder, candidates: &[ring::Launch]) -> Vec<Launch> {
+        let known: HashSet<u64> = candidates.iter().map(|launch| launch.seq).collect();
+        let done = self.taken.launches.iter().rev().filter(|launch| launch.kind == Kind::Kernel);
+        let done: Vec<ring::Launch> = done.filter(|launch| !known.contains(&launch.seq)).copied().collect();
+        let mut done = self.culprits(recorder, &done, &mut Vec::new());
+        done.truncate(MOST_DONE);
+        for launch in &mut done {
+            // What tells it from others and where it is; the rest would be most of the report.
+            let place = launch.place().cloned();
+            launch.frames.retain(|frame| Some(frame) == place.as_ref());
+            launch.frames.truncate(1);
+            launch.symbol.clear();
+            launch.native.truncate(1);
+        }
+        done
     }
 
     fn around(&self, recorder: &Recorder, seq: u64) -> Vec<Launch> {
@@ -348,6 +378,7 @@ impl<'a> View<'a> {
             frames,
             native: addresses.filter(|_| native).map(native_frames).unwrap_or_default(),
             count: 1,
+            nth_kernel: Some(launch.nth_kernel).filter(|nth| *nth > 0).into_iter().collect(),
             forward: None,
             node: None,
             source: Vec::new(),
@@ -640,8 +671,14 @@ fn hang_block(hang: &Hang) -> String {
     if hang.running.is_empty() {
         let _ = writeln!(text, "no launch is running: the host is elsewhere");
     }
-    for launch in &hang.running {
-        describe_culprit(&mut text, launch, "running");
+    if hang.guessed && hang.running.len() > 1 {
+        let _ = writeln!(text, "without markers each of {} can be what runs; the likeliest first", hang.running.len());
+    }
+    for launch in hang.running.iter().take(MOST_SHOWN) {
+        describe_culprit(&mut text, launch, if hang.guessed { "candidate" } else { "running" });
+    }
+    if hang.running.len() > MOST_SHOWN {
+        let _ = writeln!(text, "… the rest is in the report file");
     }
     if let Some(frame) = hang.host.iter().find(|f| f.user) {
         let _ = writeln!(text, "host at   {}:{} in {}", frame.file, frame.line, frame.function);

@@ -43,6 +43,8 @@ pub(crate) struct Launch {
     pub(crate) stream: u32,
     /// Thread id of the kernel.
     pub(crate) thread: i32,
+    /// Its ordinal among the kernels of the process, from 1; 0 for what is none, and where markers are set.
+    pub(crate) nth_kernel: u64,
     /// The executable graph; 0 for what is none.
     pub(crate) graph: usize,
     pub(crate) stack: Stack,

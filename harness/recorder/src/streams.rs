@@ -126,7 +126,12 @@ impl Slot {
 
     /// Whether a marker is on its way, or a call has not returned: something is running, or waits to.
     pub(crate) fn is_awaited(&self) -> bool {
-        self.completed() < self.marked.load(Ordering::Relaxed) || self.calling.load(Ordering::Relaxed) != 0
+        self.waits_for_marker() || self.calling.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a marker is on its way.
+    pub(crate) fn waits_for_marker(&self) -> bool {
+        self.completed() < self.marked.load(Ordering::Relaxed)
     }
 
     /// Marks the completion of everything up to `seq`.
@@ -192,6 +197,9 @@ pub(crate) struct Streams {
     inner: Mutex<Inner>,
     /// Raised whenever a handle loses its meaning, so that threads look again.
     epoch: AtomicU64,
+    /// Calls that wait for the device: how many began, and how many returned.
+    waits_begun: AtomicU64,
+    waits_ended: AtomicU64,
 }
 
 #[derive(Default)]
@@ -327,6 +335,22 @@ impl Streams {
         };
     }
 
+    /// A call begins that waits for the device.
+    pub(crate) fn begins_to_wait(&self) {
+        self.waits_begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It has returned.
+    pub(crate) fn has_waited(&self) {
+        self.waits_ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many waits have ended, and whether a thread waits now.
+    pub(crate) fn host_waits(&self) -> (u64, bool) {
+        let ended = self.waits_ended.load(Ordering::Relaxed);
+        (ended, self.waits_begun.load(Ordering::Relaxed) > ended)
+    }
+
     /// The program is about to wait for some streams: the last launch, of those up to `last`, that it surely waits for. A
     /// launch whose call has not returned may come into its stream only after the wait began.
     pub(crate) fn waiting(&self, context: Context, which: Which, last: u64) -> u64 {
@@ -378,6 +402,11 @@ impl Known {
         self.synchronised.fetch_max(seq, Ordering::Relaxed);
     }
 
+    /// Whether any thread can ask for it: the per-thread default stream means another stream to each.
+    pub(crate) fn is_askable(&self) -> bool {
+        self.is_open() && self.handle != PER_THREAD
+    }
+
     /// Whether the handle still means this stream.
     pub(crate) fn is_open(&self) -> bool {
         !self.closed.load(Ordering::Relaxed)
@@ -410,6 +439,13 @@ impl Inner {
         let slots = self.slots.iter().filter(|slot| slot.stream.id == stream).map(|slot| slot.completed());
         let waited = self.streams.get(stream as usize).map_or(0, |known| known.synchronised.load(Ordering::Relaxed));
         slots.max().unwrap_or(0).max(waited)
+    }
+
+    /// Whether something was launched on a stream, or is about to be, of which nobody knows that it is done.
+    pub(crate) fn is_open_ended(&self, stream: &Known) -> bool {
+        let calling = |slot: &&Slot| slot.stream.id == stream.id && slot.calling.load(Ordering::Relaxed) != 0;
+        self.completed(stream.id) < stream.issued.load(Ordering::Relaxed)
+            || self.slots.iter().copied().any(|s| calling(&s))
     }
 
     /// How far each of a stream's threads has come.

@@ -17,6 +17,8 @@ const SUSPICION: Duration = Duration::from_millis(100);
 const UNMARKED_SUSPICION: Duration = Duration::from_secs(1);
 /// At exit or abort, unfinished work is waited for so long.
 const EXIT_PATIENCE: Duration = Duration::from_secs(2);
+/// The same where the driver may be writing a core dump, during which the context looks busy.
+const DUMP_PATIENCE: Duration = Duration::from_secs(30);
 /// How long an aborting thread waits for the report.
 const ABORT_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -129,8 +131,13 @@ fn watch() {
             && !reported
             && !faulted(recorder)
         {
-            reported = true;
-            Recorder::quietly(|| recorder.reporter.hang(recorder, "deadline", still.as_secs_f64()));
+            // Without a marker that is outstanding a call that takes long shows nothing: the driver may be loading a module.
+            if Recorder::quietly(|| is_marked_busy(recorder) || ask_streams(recorder) != Some(false)) == Some(true) {
+                reported = true;
+                Recorder::quietly(|| recorder.reporter.hang(recorder, "deadline", still.as_secs_f64()));
+            } else {
+                since = Instant::now();
+            }
         }
     }
 }
@@ -146,16 +153,18 @@ enum Work {
     None,
     /// Something has no marker and may be done or not.
     Unmarked,
-    /// A marker is not written yet.
+    /// A marker is not written yet; without markers: a thread waits for the device.
     Awaited,
 }
 
 /// How far every slot has come, and whether something is launched and not known to be done.
 fn progress(recorder: &Recorder) -> (Vec<(u64, u64)>, Work) {
+    let host = recorder.without_markers().map(|_| recorder.streams.host_waits());
     let inner = recorder.streams.lock();
-    let slots: Vec<(u64, u64)> =
+    let mut slots: Vec<(u64, u64)> =
         inner.slots.iter().map(|s| (s.completed(), s.stream.issued.load(Ordering::Relaxed))).collect();
-    let work = if inner.slots.iter().any(|slot| slot.is_awaited()) {
+    slots.extend(host.map(|(ended, _)| (ended, 0)));
+    let work = if host.is_some_and(|(_, waits)| waits) || inner.slots.iter().any(|slot| slot.is_awaited()) {
         Work::Awaited
     } else if inner.streams.iter().any(|s| inner.completed(s.id) < s.issued.load(Ordering::Relaxed)) {
         Work::Unmarked
@@ -183,11 +192,46 @@ fn check(recorder: &Recorder, who: &str) {
     }
 }
 
+/// Whether a marker is outstanding: the device is not done.
+fn is_marked_busy(recorder: &Recorder) -> bool {
+    recorder.streams.lock().slots.iter().any(|slot| slot.waits_for_marker())
+}
+
+/// Where no markers tell it: asks the streams whether they are done. Whether one is still busy; `None` where none may be
+/// asked, because another stream is being captured.
+fn ask_streams(recorder: &Recorder) -> Option<bool> {
+    if recorder.captures.any() {
+        return None;
+    }
+    // With the lock held: a stream or context is forgotten before it is destroyed.
+    let inner = recorder.streams.lock();
+    let mut busy = false;
+    for stream in inner.streams.iter().filter(|stream| stream.is_askable() && inner.is_open_ended(stream)) {
+        if !inner.contexts.iter().any(|seen| seen.context == stream.context && !seen.faulted) {
+            continue;
+        }
+        let issued = stream.issued.load(Ordering::Relaxed);
+        match recorder.driver.query(stream.context, stream.handle) {
+            Some(0) => stream.synchronise(issued),
+            // The context's own error is asked for by `check`.
+            Some(_) => {}
+            None => busy = true,
+        }
+    }
+    Some(busy)
+}
+
 /// Waits a little for unfinished work, since a fault in it would go unnoticed, and asks the driver.
 fn settle(recorder: &Recorder, who: &str) {
     let begin = Instant::now();
     let mut checked = Instant::now();
-    while progress(recorder).1 == Work::Awaited && !faulted(recorder) && begin.elapsed() < EXIT_PATIENCE {
+    let patience = if recorder.config.dump_armed { DUMP_PATIENCE } else { EXIT_PATIENCE };
+    let asking = recorder.without_markers().is_some();
+    while !faulted(recorder) && begin.elapsed() < patience {
+        let work = progress(recorder).1;
+        if work != Work::Awaited && !(asking && work == Work::Unmarked && ask_streams(recorder) == Some(true)) {
+            break;
+        }
         std::thread::sleep(Duration::from_millis(1));
         if checked.elapsed() > Duration::from_millis(20) {
             check(recorder, who);

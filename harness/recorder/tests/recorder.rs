@@ -457,6 +457,16 @@ fn at_the_exit_of_the_interpreter() {
     assert_eq!(outcome.stdout, "done\n");
 }
 
+/// Nobody waits and there are no markers: the streams themselves are asked.
+#[test]
+fn at_the_exit_of_the_interpreter_without_markers() {
+    let outcome = session("at_exit.py").env("FAULTLAB_RECORDER_MARKERS", "off").run();
+    outcome.exited(0);
+    let fault = outcome.fault();
+    assert_eq!((fault.code, fault.surfaced.call.as_str()), (710, "exit"));
+    assert!(fault.culprits.iter().any(|c| place(c) == outcome.line("# FAULT")), "{:?}", fault.evidence);
+}
+
 #[test]
 fn swallowed_by_an_except_clause() {
     let outcome = session("swallowed.py").run();
@@ -749,6 +759,33 @@ fn a_hang_is_located_after_the_deadline() {
 }
 
 #[test]
+fn without_markers_a_host_that_waits_shows_a_hang() {
+    let mut since = None;
+    let session = || session("hang.py").env("FAULTLAB_RECORDER_MARKERS", "off");
+    let outcome = session().env("FAULTLAB_RECORDER_HANG", "0.5").run_until(|_, folder| {
+        if since.is_none() && has_hang(folder) {
+            since = Some(Instant::now());
+        }
+        since.is_some_and(|since| since.elapsed() > Duration::from_millis(300))
+    });
+    let hangs = outcome.hangs();
+    let [hang] = hangs.as_slice() else { panic!("one hang is reported:\n{}", outcome.stderr) };
+    assert!(hang.guessed);
+    assert!(hang.running.iter().any(|launch| place(launch) == outcome.line("# FAULT")), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("can be what runs"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_call_that_takes_long_is_no_hang_of_the_device() {
+    for markers in ["adaptive", "off"] {
+        let slow = session("slow_launch.py").env("FAKE_SLOW_LAUNCH", "1500000");
+        let outcome = slow.env("FAULTLAB_RECORDER_MARKERS", markers).env("FAULTLAB_RECORDER_HANG", "0.4").run();
+        outcome.exited(0);
+        assert!(outcome.hangs().is_empty(), "{markers}: {}", outcome.stderr);
+    }
+}
+
+#[test]
 fn a_hang_is_located_on_a_signal() {
     let (mut announced, mut asked) = (None, None);
     let outcome = session("hang.py").run_until(|pid, folder| {
@@ -902,6 +939,10 @@ fn without_markers_kernel_and_size_are_told_of_each() {
     assert_eq!(named.len(), 1, "{:?}", fault.evidence);
     assert_eq!(place(named[0]), outcome.line("# FAULT"));
     assert_eq!(of([150, 1, 1]).len(), 1);
+    let mut ordinals: Vec<u64> = fault.culprits.iter().flat_map(|culprit| culprit.nth_kernel.clone()).collect();
+    ordinals.sort_unstable();
+    assert!(ordinals.windows(2).all(|pair| pair[0] < pair[1]), "each kernel has its own ordinal: {ordinals:?}");
+    assert!(named[0].nth_kernel.len() == named[0].count as usize, "{named:?}");
     let counted: u32 = fault.culprits.iter().map(|c| c.count).sum();
     assert_eq!((fault.culprits.len(), counted), (203, 2003), "one for each size, and no kernel left out");
 }
@@ -1121,4 +1162,8 @@ fn under_launch_blocking_a_core_dump_leaves_two_launches_possible() {
     let armed = blocking().env("FAULTLAB_RECORDER_MARKERS", "off").env("CUDA_ENABLE_COREDUMP_ON_EXCEPTION", "1").run();
     assert_eq!(lines(&armed), ["# FAULT", "# NEXT"].map(|mark| armed.line(mark)), "{:?}", armed.fault().evidence);
     assert_eq!(armed.fault().confidence, Confidence::Candidates);
+    // The dump may know better than the driver what was done.
+    let done: Vec<u32> = armed.fault().done.iter().map(place).collect();
+    assert_eq!(done, [armed.line("# BEFORE")]);
+    assert!(outcome.fault().done.is_empty());
 }

@@ -504,6 +504,7 @@ mod tests {
             why: "signal".into(),
             seconds: 3.0,
             running: vec![launch(4, "spin", &[("/j/t.py", 5)])],
+            guessed: false,
             host: vec![python_frame("/j/t.py", 9, "main")],
         });
         let diagnosis = conclude(&facts, &found, 7, Timestamp::UNIX_EPOCH);

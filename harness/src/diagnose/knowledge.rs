@@ -751,6 +751,7 @@ torch.AcceleratorError: CUDA error: device-side assert triggered
             why: "deadline".into(),
             seconds: 60.0,
             running: vec![launch(9, "spin", &[("/j/train.py", 12)])],
+            guessed: false,
             host: Vec::new(),
         };
         let shown = preload(&mut known, Exit::Deadline, Process { hangs: vec![hang], ..Process::default() });

@@ -23,6 +23,7 @@ pub(crate) fn launch(seq: u64, kernel: &str, lines: &[(&str, u32)]) -> Launch {
         state: "running".into(),
         frames: lines.iter().map(|(file, line)| frame(file, *line, true)).collect(),
         native: Vec::new(),
+        nth_kernel: Vec::new(),
         forward: None,
         node: None,
         source: Vec::new(),
@@ -37,6 +38,7 @@ pub(crate) fn fault(culprits: Vec<Launch>) -> Fault {
         _ => Confidence::Candidates,
     };
     Fault {
+        done: Vec::new(),
         code: 710,
         name: "CUDA_ERROR_ASSERT".into(),
         surfaced: Surfaced { call: "cuStreamSynchronize".into(), frames: vec![frame("/j/train.py", 20, true)] },

@@ -4,7 +4,8 @@ import time
 
 import fakecuda as cuda
 
-cuda.launch("scale")  # so that its module is loaded: the error is to come from the launch
+# So that its module is loaded: the error is to come from the launch.
+cuda.launch("scale")  # BEFORE
 cuda.synchronize()
 cuda.launch("gather_fault_illegal", microseconds=20_000)  # FAULT
 time.sleep(0.06)

@@ -34,7 +34,25 @@ pub(super) fn decide<'a>(fault: &'a Fault, clues: &Clues<'a>) -> Decided<'a> {
         Confidence::Exact => fault.culprits.iter().take(1).collect(),
         Confidence::Candidates | Confidence::Unlocated => fault.culprits.iter().collect(),
     };
-    clues.dump.and_then(|dump| by_dump(&all, dump, clues)).unwrap_or_else(|| by_words(fault, all, clues))
+    let by_dump = |launches: &[&'a Launch]| clues.dump.and_then(|dump| by_dump(launches, dump, clues));
+    by_dump(&all).or_else(|| by_dump_of_done(fault, by_dump)).unwrap_or_else(|| by_words(fault, all, clues))
+}
+
+/// None of the candidates is the core dump's: while the driver wrote it, it told the program that the launch was done.
+fn by_dump_of_done<'a>(
+    fault: &'a Fault,
+    by_dump: impl Fn(&[&'a Launch]) -> Option<Decided<'a>>,
+) -> Option<Decided<'a>> {
+    let done: Vec<&Launch> = fault.done.iter().collect();
+    let mut decided = by_dump(&done)?;
+    let why = match decided.culprits.len() {
+        1 => "only the core dump knows of it: the driver had said that it was done".to_string(),
+        n => format!(
+            "the core dump's kernel was launched in this size by {n}, of which the driver had said that they were done"
+        ),
+    };
+    decided.why = Some(why);
+    Some(decided)
 }
 
 /// The launches of the core dump's kernel; `None` where there is none.
@@ -53,6 +71,14 @@ fn by_dump<'a>(all: &[&'a Launch], dump: &Stop, clues: &Clues<'a>) -> Option<Dec
     if left.is_empty() {
         left = best(false);
     }
+    // The dump's grid number counts launches that the program does not make (autotuning), so it decides only between lines
+    // that are equal otherwise, and only where it is the ordinal of one of them.
+    let counted =
+        |launch: &Launch| launch.node.is_none() && dump.grid.is_some_and(|grid| launch.nth_kernel.contains(&grid));
+    let likelier = left.iter().any(|launch| counted(launch)) && !left.iter().all(|launch| counted(launch));
+    if likelier {
+        left.sort_by_key(|launch| !counted(launch));
+    }
     let first = left.first()?.clone();
     let place = inner(&first).place().cloned();
     let same = |other: &Cow<'_, Launch>| inner(other).place() == place.as_ref() && other.place() == first.place();
@@ -62,7 +88,12 @@ fn by_dump<'a>(all: &[&'a Launch], dump: &Stop, clues: &Clues<'a>) -> Option<Dec
     }
     let why = (all > 1).then(|| match left.len() {
         1 => format!("the core dump names its kernel and size, of {all} that can have faulted"),
-        n => format!("the core dump's kernel was launched in this size by {n} of {all} that can have faulted"),
+        n => {
+            let number = dump.grid.filter(|_| likelier);
+            let number =
+                number.map_or_else(String::new, |grid| format!("; its ordinal is the dump's grid number, {grid}"));
+            format!("the core dump's kernel was launched in this size by {n} of {all} that can have faulted{number}")
+        }
     });
     let assertion = clues.assertions.iter().find(|assertion| asserts(&inner(&first).kernel, assertion));
     Some(Decided { culprits: left, why, assertion, dumped: true })

@@ -98,11 +98,20 @@ impl<'a> Said<'a> {
             None => self.context(format!("{head}, and no launch is running"), evidence, Location::default()),
             Some((launch, rest)) => {
                 let place = self.place(launch);
-                self.add(claim, Some("hang"), format!("{head}; running: {}", described(launch)), evidence, place);
+                let mut message = format!("{head}; running: {}", described(launch));
+                if hang.guessed && !rest.is_empty() {
+                    let _ = write!(message, ", the likeliest of {} that can be", hang.running.len());
+                }
+                self.add(claim, Some("hang"), message, evidence, place);
                 self.beside(launch, evidence);
                 for launch in rest.iter().take(MOST) {
                     let place = self.place(launch);
-                    self.context(format!("{} is {} on its stream", described(launch), launch.state), evidence, place);
+                    let message = if hang.guessed {
+                        format!("{} can be running too", described(launch))
+                    } else {
+                        format!("{} is {} on its stream", described(launch), launch.state)
+                    };
+                    self.context(message, evidence, place);
                 }
             }
         }

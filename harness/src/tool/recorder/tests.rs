@@ -305,6 +305,37 @@ fn the_dump_decides_by_kernel_and_size() {
 }
 
 #[test]
+fn of_equal_launches_the_dumps_grid_number_tells_the_likelier() {
+    let nth = |launch: Value, ordinals: &[u64]| with(launch, json!({"nth_kernel": ordinals}));
+    let both = |first: &[u64], second: &[u64]| {
+        dumped(&[nth(sized(210, LOSS, 43, 1, 512), first), nth(sized(260, LOSS, 44, 1, 512), second)], LOSS_DUMP)
+    };
+    let found = both(&[150, 170], &[160, 204]);
+    assert_eq!(line(claim(&found)), Some(44));
+    assert!(claim(&found).message.contains("its ordinal is the dump's grid number, 204"), "{}", claim(&found).message);
+    assert!(found.iter().any(|f| f.message.ends_with("can have faulted too") && line(f) == Some(43)));
+    // It is nobody's, or everybody's: that says nothing.
+    for (first, second) in [(&[150][..], &[160][..]), (&[204], &[204]), (&[], &[])] {
+        let found = both(first, second);
+        assert_eq!(line(claim(&found)), Some(43));
+        assert!(!claim(&found).message.contains("grid number"), "{}", claim(&found).message);
+    }
+}
+
+#[test]
+fn a_dump_is_believed_against_the_driver() {
+    let done = [sized(90, LOSS, 43, 1, 512), sized(80, "gather", 30, 1, 32)];
+    let fault = fault("exact", &[sized(107, "fill", 26, 64, 128)]);
+    let mut fault: Value = serde_json::from_str(&fault).unwrap();
+    fault["done"] = json!(done);
+    let mut capture = capture(&[&fault.to_string()], "");
+    capture.files.insert("coredump.txt".into(), LOSS_DUMP.as_bytes().to_vec());
+    let found = RecorderDump.parse(&capture);
+    assert_eq!(line(claim(&found)), Some(43));
+    assert!(claim(&found).message.contains("the driver had said that it was done"), "{}", claim(&found).message);
+}
+
+#[test]
 fn a_dump_that_fits_nothing_is_said() {
     let found = dumped(&[sized(7, "gather", 30, 1, 32), sized(8, "scatter", 31, 1, 32)], LOSS_DUMP);
     assert!(claim(&found).message.contains("which none of them launched"), "{}", claim(&found).message);
