@@ -73,6 +73,73 @@ fn the_driver_is_asked_at_exit_and_only_if_the_program_used_it() {
     }
 }
 
+/// A driver whose context is dead, and which writes the dump for a second longer: in steps, with a pause in between.
+const SLOW_DUMP: &str = r#"
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+int cuCoredumpGetAttributeGlobal(int attribute, void *value, size_t *size) {
+  if (attribute == 1) *(char *)value = 1; else snprintf(value, *size, "core.cuda");
+  return 0;
+}
+int cuDeviceGetCount(int *count) { *count = 2; return 0; }
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { *flags = 0; *active = device == 1; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { *context = (void *)(long)(100 + device); return 0; }
+int cuCtxSetCurrent(void *context) { return context == (void *)101 ? 0 : 201; }
+static void *write_dump(void *none) {
+  usleep(400000);
+  FILE *file = fopen("core.cuda", "w");
+  fputs("half", file);
+  fflush(file);
+  usleep(600000);
+  fputs(", whole", file);
+  fclose(file);
+  return none;
+}
+int cuCtxSynchronize(void) {
+  pthread_t thread;
+  if (FAULT) pthread_create(&thread, 0, write_dump, 0);
+  return FAULT;
+}
+"#;
+
+/// The error surfaces before the driver has written the dump, and nothing else would wait for it.
+#[test]
+fn a_dump_is_finished_before_the_program_ends() {
+    for (fault, whole) in [("719", Some("half, whole")), ("0", None)] {
+        let folder = tempfile::tempdir().unwrap();
+        write(
+            folder.path(),
+            &[
+                ("inject/sitecustomize.py", include_str!("../src/tool/inject/sitecustomize.py")),
+                ("inject/faultlab_tool.py", include_str!("../src/tool/inject/coredump.py")),
+                ("stub/torch/__init__.py", &STUB.replace("INITIALISED", "True")),
+                ("driver.c", SLOW_DUMP),
+                ("program.py", "import torch\nraise SystemExit(3)\n"),
+            ],
+        );
+        let define = format!("-DFAULT={fault}");
+        let compile = ["cc", "-shared", "-fPIC", "-pthread", &define, "driver.c", "-o", "libcuda.so.1"];
+        if run(folder.path(), &compile, &[]).is_none_or(|output| !output.status.success()) {
+            eprintln!("skipped: there is no C compiler");
+            return;
+        }
+        let work = folder.path().display().to_string();
+        let path = format!("{work}/inject:{work}/stub");
+        let env =
+            [("PYTHONPATH", path.as_str()), ("FAULTLAB_INJECT", work.as_str()), ("LD_LIBRARY_PATH", work.as_str())];
+        let Some(output) = run(folder.path(), &[&python(), "program.py"], &env) else {
+            eprintln!("skipped: there is no {}", python());
+            return;
+        };
+        assert_eq!((output.status.code(), output.stderr), (Some(3), Vec::new()));
+        assert_eq!(std::fs::read_to_string(folder.path().join("core.cuda")).ok().as_deref(), whole);
+        let reports = std::fs::read(folder.path().join("reports.jsonl")).unwrap_or_default();
+        assert_eq!(json_lines(&reports)[0]["message"], "driver: core dump on exception is on");
+    }
+}
+
 #[test]
 fn gdbs_script_follows_a_program_to_its_end() {
     let folder = tempfile::tempdir().unwrap();
