@@ -1,8 +1,8 @@
-//! GPU memory of a case, with a program in place of `nvidia-smi`: no GPU is needed.
+//! The local backend with a shell in place of Python and programs of the test in place of tools: no GPU is needed.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use faultlab::backend::{Backend, Job, Local};
@@ -29,7 +29,16 @@ fn executable(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a stub can be made executable");
 }
 
-fn host(smi: &Path) -> Host {
+fn program(name: &str, path: &Path) -> Program {
+    Program {
+        name: name.into(),
+        purpose: String::new(),
+        path: Some(path.display().to_string()),
+        version: Err(Missing { why: "x".into(), mend: "y".into() }),
+    }
+}
+
+fn host(programs: Vec<Program>) -> Host {
     let missing = || Missing { why: "x".into(), mend: "y".into() };
     Host {
         os: "Linux".into(),
@@ -40,20 +49,14 @@ fn host(smi: &Path) -> Host {
         python: Ok(Python { executable: "/bin/sh".into(), version: "3".into(), folders: PythonFolders::default() }),
         torch: Ok(Torch { version: "2".into(), cuda: None }),
         docker: Err(missing()),
-        programs: vec![Program {
-            name: "nvidia-smi".into(),
-            purpose: String::new(),
-            path: Some(smi.display().to_string()),
-            version: Err(missing()),
-        }],
+        programs,
     }
 }
 
-fn scenario(folder: &Path) -> Scenario {
+fn scenario(folder: &Path, source: &str) -> Scenario {
     let place = Place { file: "p.py".into(), line: 1 };
-    let source = "echo $$ > ../case.pid; sleep 1.5\n".to_string();
-    std::fs::write(folder.join("p.py"), &source).expect("the program can be written");
-    let program = scenario::Program { file: "p.py".into(), source };
+    std::fs::write(folder.join("p.py"), source).expect("the program can be written");
+    let program = scenario::Program { file: "p.py".into(), source: source.into() };
     Scenario {
         id: "s".into(),
         title: String::new(),
@@ -74,29 +77,36 @@ fn scenario(folder: &Path) -> Scenario {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_peak_of_the_cases_tree_is_kept_and_the_sampler_ends_with_the_backend() {
-    let folder = tempfile::tempdir().unwrap();
-    let smi = folder.path().join("nvidia-smi");
-    executable(&smi, &SMI.replace("FOLDER", &folder.path().display().to_string()));
-    let env = BTreeMap::from([("PATH".to_string(), "/usr/bin:/bin".to_string())]);
-    let local = Local::new(env!("CARGO_BIN_EXE_faultlab").into(), host(&smi), env);
-    let backend = Backend::Local(Box::new(local));
-    let scenario = scenario(folder.path());
-    let (_keep, stop) = watch::channel(false);
-    let work = folder.path().join("work");
-    std::fs::create_dir(&work).unwrap();
-    let mut job = Job {
-        case: CaseId { scenario: "s".into(), subject: Subject::Program, tool: "bare".into(), mode: Mode::Async },
-        scenario: &scenario,
-        tool: tool::find("bare").unwrap(),
+/// A case that keeps 4096 bytes of each stream.
+fn job<'a>(scenario: &'a Scenario, tool: &str, work: PathBuf, stop: watch::Receiver<bool>) -> Job<'a> {
+    std::fs::create_dir(&work).expect("a folder");
+    Job {
+        case: CaseId { scenario: "s".into(), subject: Subject::Program, tool: tool.into(), mode: Mode::Async },
+        scenario,
+        tool: tool::find(tool).expect("a tool"),
         device: Device::Cpu,
         stack: faultlab::host::Stack::default(),
         deadline: Duration::from_mins(1),
         output_cap: 4096,
         work,
         stop,
-    };
+    }
+}
+
+fn local(programs: Vec<Program>) -> Backend {
+    let env = BTreeMap::from([("PATH".to_string(), "/usr/bin:/bin".to_string())]);
+    Backend::Local(Box::new(Local::new(env!("CARGO_BIN_EXE_faultlab").into(), host(programs), env)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_peak_of_the_cases_tree_is_kept_and_the_sampler_ends_with_the_backend() {
+    let folder = tempfile::tempdir().unwrap();
+    let smi = folder.path().join("nvidia-smi");
+    executable(&smi, &SMI.replace("FOLDER", &folder.path().display().to_string()));
+    let backend = local(vec![program("nvidia-smi", &smi)]);
+    let scenario = scenario(folder.path(), "echo $$ > ../case.pid; sleep 1.5\n");
+    let (_keep, stop) = watch::channel(false);
+    let mut job = job(&scenario, "bare", folder.path().join("work"), stop);
     let on_cpu = backend.capture(&job).await.unwrap();
     assert_eq!(on_cpu.meta.peak_gpu_bytes, None);
     assert!(!folder.path().join("smi.pid").exists(), "nothing is sampled for a case on the CPU");
@@ -113,4 +123,20 @@ async fn the_peak_of_the_cases_tree_is_kept_and_the_sampler_ends_with_the_backen
     assert!(process.exists(), "one process serves the whole run");
     drop(backend);
     assert!(!process.exists(), "nothing outlives the run");
+}
+
+/// A record that was cut in its middle would be no record.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_tool_reports_is_not_cut_where_output_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libfaultlab_recorder.so");
+    executable(&library, "");
+    let source = "i=0; while [ $i -lt 2000 ]; do i=$((i+1)); echo a line of fifty bytes or so, as programs print them >&2\n\
+                  printf ' a line of fifty bytes or so, as reports have them' >> recorder.7.jsonl; done\n";
+    let scenario = scenario(folder.path(), source);
+    let (_keep, stop) = watch::channel(false);
+    let job = job(&scenario, "recorder", folder.path().join("work"), stop);
+    let capture = local(vec![program("recorder", &library)]).capture(&job).await.unwrap();
+    assert!(capture.meta.stderr.cut.is_some(), "{:?}", capture.meta.stderr);
+    assert_eq!(capture.files["recorder.jsonl"].len(), 100_000);
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use super::after_cap;
 use super::supervise::Account;
 use crate::capture::CappedStream;
 
@@ -97,8 +98,9 @@ impl Told {
             b'e' => self.stderr.push(bytes),
             b'A' => {
                 let account = serde_json::from_slice(bytes).map_err(broken)?;
-                let stdout = std::mem::replace(&mut self.stdout, CappedStream::new(self.cap));
-                let stderr = std::mem::replace(&mut self.stderr, CappedStream::new(self.cap));
+                let next = || CappedStream::new(after_cap(self.cap));
+                let stdout = std::mem::replace(&mut self.stdout, next());
+                let stderr = std::mem::replace(&mut self.stderr, next());
                 self.runs.insert(self.now, TheRun { account, stdout, stderr });
             }
             b'F' => {
@@ -156,7 +158,7 @@ mod tests {
             (b'A', account),
             // The second command was not wanted.
             (b'S', b"2"),
-            (b'o', b"after"),
+            (b'o', &[b'.'; 500]),
             (b'A', account),
             (b'N', b"0"),
             (b'N', b"1"),
@@ -174,7 +176,7 @@ mod tests {
         let exit = crate::capture::Exit::Code(3);
         assert_eq!(text(0), Some((b"output".to_vec(), b"err".to_vec(), exit.clone(), 2)));
         assert_eq!(text(1), None);
-        assert_eq!(text(2), Some((b"after".to_vec(), Vec::new(), exit, 2)));
+        assert_eq!(text(2), Some((vec![b'.'; 500], Vec::new(), exit, 2)), "only the case's own streams are cut");
         let files: Vec<_> = told.files.into_iter().map(|(index, file)| (index, file.finish().0)).collect();
         assert_eq!(files, [(0, Vec::new()), (1, b"file".to_vec())]);
         assert!(Told::new(100, &[]).hear(b'S', b"nonsense").is_err() && Told::new(100, &[]).hear(b'?', b"").is_err());

@@ -15,7 +15,7 @@ use tokio::sync::{OnceCell, watch};
 
 use super::gpu_memory::Sampler;
 use super::supervise::{self, Account, Order};
-use super::{BackendError, Job, Prepared, Seen, after_text, prepare, settled};
+use super::{BackendError, Job, Prepared, Seen, after_cap, after_text, prepare, settled};
 use crate::capture::{CappedStream, Capture};
 use crate::case::Device;
 use crate::host::Host;
@@ -126,7 +126,8 @@ pub(super) async fn files(
             watch_env: BTreeSet::new(),
             account: work.with_extension("account"),
         };
-        let quiet = Bounds { echo: false, stop: bounds.stop.clone(), ..*bounds };
+        let output_cap = after_cap(bounds.output_cap);
+        let quiet = Bounds { echo: false, stop: bounds.stop.clone(), output_cap, ..*bounds };
         let Supervised { account, stdout, stderr, .. } = supervised(&order, env, &quiet).await?;
         if account.stopped {
             return Err(BackendError::Stopped);

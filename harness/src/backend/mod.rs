@@ -227,6 +227,12 @@ fn settled(account: Account) -> Result<Account, BackendError> {
     Ok(account)
 }
 
+/// Bytes of a stream to keep of such a command, where the case's own are cut at `output_cap`: tools write records there, and
+/// one that is cut in its middle is none.
+fn after_cap(output_cap: usize) -> usize {
+    output_cap.max(1 << 20)
+}
+
 /// What a command that reads what a case left has to say.
 fn after_text(program: &str, account: &Account, stdout: CappedStream, stderr: CappedStream) -> Vec<u8> {
     let mut text = stdout.finish().0;
