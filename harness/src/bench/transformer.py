@@ -28,7 +28,8 @@ class Model(nn.Module):
         return self.out(hidden)
 
 
-model = Model().to(device)
+with torch.device(device):
+    model = Model()
 tokens = torch.randint(0, WORDS, (BATCH, LENGTH), device=device)
 criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
