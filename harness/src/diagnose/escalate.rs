@@ -66,17 +66,19 @@ impl StepId {
         }
     }
 
-    /// The tool that is put on the command.
-    pub fn tool(self) -> Option<&'static dyn Tool> {
-        tool::find(match self {
-            Self::Recorder | Self::Preload | Self::Every | Self::Blocking | Self::Faulthandler => "bare",
-            Self::Coredump => "coredump",
-            Self::Memcheck => "memcheck",
-            Self::Finite => "finite",
-            Self::Guard => "guard",
-            Self::Anomaly => "anomaly",
-            Self::Isolate => "isolate",
-        })
+    /// The tool that is put on the command: the first of these that can run.
+    pub fn tools(self) -> impl Iterator<Item = &'static dyn Tool> {
+        let ids: &[&str] = match self {
+            Self::Recorder | Self::Preload | Self::Every | Self::Blocking | Self::Faulthandler => &["bare"],
+            // The first one has a log of the launches beside the dump, and so the line.
+            Self::Coredump => &["recorder-dump", "coredump"],
+            Self::Memcheck => &["memcheck"],
+            Self::Finite => &["finite"],
+            Self::Guard => &["guard"],
+            Self::Anomaly => &["anomaly"],
+            Self::Isolate => &["isolate"],
+        };
+        ids.iter().filter_map(|id| tool::find(id))
     }
 
     /// How the tool is run.
@@ -174,7 +176,10 @@ pub fn plan(known: &Knowledge) -> Vec<Planned> {
                 steps.push(planned(StepId::Every, why));
             }
             if !known.launch_is_known() {
-                steps.push(planned(StepId::Coredump, "the GPU's core dump tells the kernel, the block and the thread"));
+                steps.push(planned(
+                    StepId::Coredump,
+                    "the GPU's core dump tells the kernel, the block and the thread, and a log of the launches who launched it",
+                ));
             }
             steps.push(planned(
                 StepId::Blocking,

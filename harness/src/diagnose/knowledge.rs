@@ -371,7 +371,8 @@ impl Knowledge {
 
     /// The kernel of a core dump decides between candidates of the recorder.
     fn take_kernel(&mut self, seen: &Seen<'_>) {
-        let Some(kernel) = claims(seen).find_map(|f| f.location.kernel.clone()) else { return };
+        let Some(report) = claims(seen).find(|f| f.location.kernel.is_some()) else { return };
+        let Some(kernel) = report.location.kernel.clone() else { return };
         let mut said = format!("The GPU's core dump names the kernel {}", locate::kernel_base(&kernel.name));
         if let (Some(block), Some(thread)) = (kernel.block, kernel.thread) {
             let _ = write!(said, ", block {block:?}, thread {thread:?}");
@@ -379,7 +380,17 @@ impl Knowledge {
         self.evidence.push(said + ".");
         let culprits = self.fault.as_ref().map(|f| f.culprits.clone()).unwrap_or_default();
         let left = narrowed(&culprits, &kernel.name);
-        if culprits.len() > 1
+        let role = "launched the kernel that the core dump names";
+        if let Some(place) = locate::finding_place(report, role, StepId::Coredump.id(), seen.find) {
+            // A log of this run's launches was joined with the dump.
+            self.evidence.push(sentence(&report.message));
+            let likeliest = report.message.contains(tool::LIKELIEST);
+            let known = self.places.iter().find(|p| (&p.file, p.line) == (&place.file, place.line)).cloned();
+            if !likeliest || self.places.is_empty() {
+                self.confidence = if likeliest { Confidence::Candidates } else { Confidence::Exact };
+                self.places = vec![known.unwrap_or(place)];
+            }
+        } else if culprits.len() > 1
             && let [only] = left.as_slice()
             && let Some(place) = place_of(only, StepId::Coredump.id())
         {
@@ -703,6 +714,41 @@ torch.AcceleratorError: CUDA error: device-side assert triggered
             finding(FindingKind::Report, None, "Warp Assert", Location { kernel: Some(kernel), ..Location::default() });
         let shown = absorb(&mut known, StepId::Coredump, SURFACED, &[report]);
         assert_eq!((known.confidence, shown.named.as_deref()), (Confidence::Exact, Some("train.py:18")));
+    }
+
+    /// The core dump's run has its own log of launches: it locates what the first run could not.
+    #[test]
+    fn the_core_dump_with_a_launch_log_locates() {
+        let at = |message: &str| {
+            let kernel = FoundKernel { name: "gather".into(), block: Some([1, 0, 0]), thread: None, threads: None };
+            let frame = crate::finding::PythonFrame {
+                file: "/j/train.py".into(),
+                own: None,
+                line: 31,
+                function: "step".into(),
+                source: None,
+            };
+            let place = Location { kernel: Some(kernel), python: vec![frame], ..Location::default() };
+            finding(FindingKind::Report, Some("CUDA_ERROR_ASSERT"), message, place)
+        };
+        let sure = at("CUDA_ERROR_LAUNCH_FAILED (719): launch #9 (gather) faulted; the core dump names its kernel");
+        let one_of =
+            at("CUDA_ERROR_LAUNCH_FAILED (719): launch #9 (gather) faulted; it is the likeliest of 3 that can have");
+        let unlocated = || Knowledge::first(&observed(SURFACED, Vec::new()));
+        let mut known = unlocated();
+        let shown = absorb(&mut known, StepId::Coredump, SURFACED, std::slice::from_ref(&sure));
+        assert_eq!((known.confidence, shown.named.as_deref()), (Confidence::Exact, Some("train.py:31")));
+        assert_eq!(known.places[0].role, "launched the kernel that the core dump names");
+        let mut known = unlocated();
+        absorb(&mut known, StepId::Coredump, SURFACED, std::slice::from_ref(&one_of));
+        assert_eq!((known.confidence, known.places[0].line), (Confidence::Candidates, 31));
+        // What the markers narrowed down stands against a guess.
+        let mut known = Knowledge::first(&observed(SURFACED, vec![fault(two())]));
+        let before = known.places.clone();
+        absorb(&mut known, StepId::Coredump, SURFACED, &[one_of]);
+        assert_eq!((known.confidence, &known.places), (Confidence::Candidates, &before));
+        absorb(&mut known, StepId::Coredump, SURFACED, &[sure]);
+        assert_eq!((known.confidence, known.places[0].line), (Confidence::Exact, 31));
     }
 
     /// A first run in which the recorder gave way.

@@ -18,10 +18,10 @@ use super::{advice, locate};
 use crate::backend::probe;
 use crate::backend::user::{self, Ended, UserCommand, UserCommandError};
 use crate::capture::{Capture, Exit, Meta, Provenance};
-use crate::case::{CaseId, Device, Subject};
+use crate::case::{CaseId, Device, Mode, Subject};
 use crate::host::{Host, Stack};
 use crate::recorder_env::{Entry, RecorderEnv, RecorderSettings, recorder_env};
-use crate::tool::{self, Activity, RECORDED};
+use crate::tool::{self, Activity, RECORDED, Tool};
 use faultlab_recorder::compiled::is_kernel_file;
 
 /// Seconds that a run may still take once the recorder has reported a hang: other processes report theirs.
@@ -135,7 +135,8 @@ pub async fn diagnose(
     let mut flow = Flow { request, stop, captures: Vec::new(), steps: Vec::new(), host: None };
     let first = Planned { step: StepId::Recorder, why: first_why(request), values_only: false };
     observe(Event::Starting { number: 1, step: first.step, why: &first.why });
-    let capture = flow.run(StepId::Recorder, Entry::Injection, request.timeout).await?;
+    let tool = flow.tool(StepId::Recorder).await.map_err(DiagnoseError::Infra)?;
+    let capture = flow.run(StepId::Recorder, tool, Entry::Injection, request.timeout).await?;
     let observed = Observed::of(&capture);
     let mut known = Knowledge::first(&observed);
     let shown = known.shown();
@@ -209,16 +210,19 @@ impl Flow<'_> {
         left_s: f64,
         observe: &mut impl FnMut(Event<'_>),
     ) -> Result<(), DiagnoseError> {
-        let obstacle = match escalate::over_budget(planned, known.first_s, left_s) {
-            Some(why) => Some(why),
-            None => self.obstacle(planned.step).await,
+        let tool = match escalate::over_budget(planned, known.first_s, left_s) {
+            Some(why) => Err(why),
+            None => self.tool(planned.step).await,
         };
-        if let Some(why) = obstacle {
-            let step = skipped(planned, why);
-            observe(Event::Done(&step));
-            self.steps.push(step);
-            return Ok(());
-        }
+        let tool = match tool {
+            Ok(tool) => tool,
+            Err(why) => {
+                let step = skipped(planned, why);
+                observe(Event::Done(&step));
+                self.steps.push(step);
+                return Ok(());
+            }
+        };
         observe(Event::Starting { number: self.captures.len() + 1, step: planned.step, why: &planned.why });
         let deadline = planned
             .step
@@ -226,7 +230,7 @@ impl Flow<'_> {
             .max(LEAST_DEADLINE_S)
             .min(self.request.timeout.map_or(f64::MAX, |t| t.as_secs_f64()));
         let entry = planned.step.entry(known);
-        let capture = match self.run(planned.step, entry, Some(Duration::from_secs_f64(deadline))).await {
+        let capture = match self.run(planned.step, tool, entry, Some(Duration::from_secs_f64(deadline))).await {
             Ok(run) => run,
             // The tool's own program, say: that ends the step and not the diagnosis.
             Err(DiagnoseError::NotStarted(why)) => {
@@ -253,14 +257,25 @@ impl Flow<'_> {
         Ok(())
     }
 
-    /// Why a step cannot run on this machine.
-    async fn obstacle(&mut self, step: StepId) -> Option<String> {
+    /// The step's tool on this machine, or why it has none.
+    async fn tool(&mut self, step: StepId) -> Result<&'static dyn Tool, String> {
         if step == StepId::Preload
             && let Err(why) = &self.request.preload
         {
-            return Some(why.clone());
+            return Err(why.clone());
         }
-        let tool = step.tool()?;
+        let mut obstacle = format!("there is no tool for {}", step.id());
+        for tool in step.tools() {
+            match self.obstacle(step, tool).await {
+                None => return Ok(tool),
+                Some(why) => obstacle = why,
+            }
+        }
+        // That of the last one, which needs the least.
+        Err(obstacle)
+    }
+
+    async fn obstacle(&mut self, step: StepId, tool: &dyn Tool) -> Option<String> {
         if tool.needs().is_empty() {
             return None;
         }
@@ -285,7 +300,13 @@ impl Flow<'_> {
     }
 
     /// Runs the command once.
-    async fn run(&self, step: StepId, entry: Entry, timeout: Option<Duration>) -> Result<Capture, DiagnoseError> {
+    async fn run(
+        &self,
+        step: StepId,
+        tool: &'static dyn Tool,
+        entry: Entry,
+        timeout: Option<Duration>,
+    ) -> Result<Capture, DiagnoseError> {
         let request = self.request;
         let folder = request.folder.join(format!("{:02}-{}", self.captures.len() + 1, step.id()));
         let (work, reports) = (folder.join("work"), folder.join("recorder"));
@@ -295,9 +316,6 @@ impl Flow<'_> {
         }
         let programs = self.host.iter().flat_map(|host| &host.programs);
         let programs = programs.filter_map(|p| Some((p.name.clone(), p.path.clone()?))).collect();
-        let Some(tool) = step.tool() else {
-            return Err(DiagnoseError::Infra(format!("there is no tool for {}", step.id())));
-        };
         let mut command = command::under(tool, &request.argv, step.mode(), &work, programs);
         if step == StepId::Faulthandler {
             // Not in the first run: its handler of SIGABRT would stand before the recorder's.
@@ -377,12 +395,12 @@ impl Flow<'_> {
             }
         }
         ended.files.extend(read_reports(&reports));
-        Ok(self.capture(step, &command.argv, recorded_env, date, ended))
+        Ok(self.capture((tool.id(), step.mode()), &command.argv, recorded_env, date, ended))
     }
 
     fn capture(
         &self,
-        step: StepId,
+        (tool, mode): (&str, Mode),
         argv: &[String],
         env: BTreeMap<String, String>,
         date: Timestamp,
@@ -399,12 +417,7 @@ impl Flow<'_> {
         Capture {
             meta: Meta {
                 schema_version: crate::capture::SCHEMA_VERSION,
-                case: CaseId {
-                    scenario: "diagnose".into(),
-                    subject: Subject::Program,
-                    tool: step.tool().map_or("bare", tool::Tool::id).into(),
-                    mode: step.mode(),
-                },
+                case: CaseId { scenario: "diagnose".into(), subject: Subject::Program, tool: tool.into(), mode },
                 device,
                 argv: absolute(&self.request.cwd, argv),
                 env,
@@ -480,7 +493,9 @@ pub fn read_tool(step: StepId, capture: &Capture, observed: &Observed) -> (Vec<c
         };
         return (Vec::new(), activity);
     }
-    let Some(tool) = step.tool() else { return (Vec::new(), Activity::Unproven("there is no such tool".into())) };
+    let Some(tool) = tool::find(&capture.meta.case.tool) else {
+        return (Vec::new(), Activity::Unproven(format!("there is no tool {}", capture.meta.case.tool)));
+    };
     let findings = tool.parse(capture);
     let activity = tool.activity(capture, &findings);
     (findings, activity)

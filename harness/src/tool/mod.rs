@@ -34,6 +34,7 @@ mod text;
 use std::collections::BTreeMap;
 
 pub use self::finite::MADE_HERE;
+pub(crate) use self::recorder::LIKELIEST;
 use crate::capture::Capture;
 use crate::case::{Device, Mode};
 use crate::finding::Finding;

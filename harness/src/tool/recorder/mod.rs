@@ -45,6 +45,9 @@ use crate::recorder_env::{Entry, Markers, RecorderSettings, recorder_env, shim_f
 
 const REPORT: &str = "recorder.jsonl";
 
+/// In the words of a finding that is one of several possible ones.
+pub(crate) const LIKELIEST: &str = "the likeliest of";
+
 /// Seconds without anything finishing that are a hang: beyond a long kernel, within the patience of a watchdog.
 const HANG_S: f64 = 5.0;
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use faultlab_recorder::format::{self, Fault, Frame, Hang, Launch};
 
+use super::LIKELIEST;
 use super::decide::{Clues, decide, inner};
 use crate::capture::Capture;
 use crate::finding::{DeviceLine, Evidence, Finding, FindingKind, Kernel, Location, NativeFrame, PythonFrame};
@@ -49,7 +50,7 @@ impl<'a> Said<'a> {
         };
         let _ = write!(message, "{} faulted", described(launch));
         if !rest.is_empty() {
-            let _ = write!(message, "; it is the likeliest of {} that can have", decided.culprits.len());
+            let _ = write!(message, "; it is {LIKELIEST} {} that can have", decided.culprits.len());
         }
         if let Some(why) = &decided.why {
             let _ = write!(message, "; {why}");
@@ -100,7 +101,7 @@ impl<'a> Said<'a> {
                 let place = self.place(launch);
                 let mut message = format!("{head}; running: {}", described(launch));
                 if hang.guessed && !rest.is_empty() {
-                    let _ = write!(message, ", the likeliest of {} that can be", hang.running.len());
+                    let _ = write!(message, ", {LIKELIEST} {} that can be", hang.running.len());
                 }
                 self.add(claim, Some("hang"), message, evidence, place);
                 self.beside(launch, evidence);
