@@ -324,6 +324,13 @@ impl Knowledge {
         };
         if hang.running.is_empty() {
             self.evidence.push("No launch was running on a device: the host waits for something else.".into());
+        } else if hang.guessed {
+            self.evidence.push(format!(
+                "Nothing ended for {:.0} s, and no markers tell which of {} launches runs: the likeliest is {}.",
+                hang.seconds,
+                hang.running.len(),
+                hang.running.first().map(|launch| kernel_of(launch).name).unwrap_or_default(),
+            ));
         } else {
             self.evidence.push(format!(
                 "The recorder's markers say that {} began, or was next, and did not end for {:.0} s.",
@@ -803,6 +810,17 @@ torch.AcceleratorError: CUDA error: device-side assert triggered
         let shown = preload(&mut known, Exit::Deadline, Process { hangs: vec![hang], ..Process::default() });
         assert_eq!((known.confidence, shown.named.as_deref()), (Confidence::Exact, Some("train.py:12")));
         assert_eq!(known.places[0].role, "launched the kernel that does not end");
+    }
+
+    #[test]
+    fn a_hang_without_markers_is_no_certainty() {
+        let mut known = gave_way(Exit::Deadline);
+        known.outcome = Outcome::Hang { why: "--timeout".into() };
+        let running = vec![launch(9, "spin", &[("/j/train.py", 12)]), launch(8, "fill", &[("/j/train.py", 11)])];
+        let hang = format::Hang { why: "deadline".into(), seconds: 60.0, running, guessed: true, host: Vec::new() };
+        preload(&mut known, Exit::Deadline, Process { hangs: vec![hang], ..Process::default() });
+        assert_eq!((known.confidence, known.places.len()), (Confidence::Candidates, 2));
+        assert!(known.evidence.last().is_some_and(|e| e.contains("no markers tell")), "{:?}", known.evidence);
     }
 
     #[test]
