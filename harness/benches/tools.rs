@@ -1,8 +1,7 @@
 //! How fast each tool reads a large capture of its own kind, and that memory stays flat: `cargo bench --bench tools`.
 //!
-//! The capture is a golden one of the tool whose own text (the files that it wrote, else standard error) is repeated until it
-//! has 100 MB (`-- --megabytes N` for less). A tool that has no golden capture yet gets one made from its format. Prints
-//! megabytes a second and how much memory the parser took on top of the capture; more than [`FLAT`] is a failure.
+//! The capture is the golden one of the tool with the most text. What the tool wrote and what the program printed are repeated,
+//! in their proportion, until they have 100 MB (`-- --megabytes N` for less). Prints megabytes a second and how much memory the parser took on top of the capture; more than [`FLAT`] is a failure.
 
 #![allow(clippy::print_stdout, reason = "a benchmark reports on standard output")]
 
@@ -14,7 +13,6 @@ use std::{fs, io};
 use faultlab::backend::stacks;
 use faultlab::capture::Capture;
 use faultlab::tool;
-use faultlab_recorder::format::{Active, Confidence, Fault, Frame, Launch, Record, Surfaced};
 
 /// Bytes that findings, and the reader's own state, may take however long the capture is.
 const FLAT: u64 = 32 << 20;
@@ -27,10 +25,9 @@ fn main() -> io::Result<ExitCode> {
     let mut grown = Vec::new();
     println!("{:<16} {:>8} {:>10} {:>10}   findings", "tool", "MB", "MB/s", "memory");
     for tool in tool::ALL {
-        let mut capture = match golden_of(&golden, tool.id()) {
-            Some(folder) => Capture::read(&folder).map_err(io::Error::other)?,
-            None => made(&golden, tool.id())?,
-        };
+        let folder = golden_of(&golden, tool.id())
+            .ok_or_else(|| io::Error::other(format!("there is no golden capture of {}", tool.id())))?;
+        let mut capture = Capture::read(&folder).map_err(io::Error::other)?;
         let bytes = enlarge(&mut capture, size);
         reset_peak()?;
         let before = peak()?;
@@ -69,68 +66,23 @@ fn golden_of(root: &Path, tool: &str) -> Option<PathBuf> {
     folders.max_by_key(text)
 }
 
-/// Repeats the tool's own text; how many bytes the capture has then.
+/// Repeats all text; how many bytes the capture has then.
 fn enlarge(capture: &mut Capture, size: usize) -> usize {
-    let own: usize = capture.files.values().map(Vec::len).sum();
-    match size.checked_div(own) {
-        None => repeat(&mut capture.stderr, size),
-        Some(times) => capture.files.values_mut().for_each(|text| repeat(text, text.len() * times)),
+    let all = |capture: &Capture| {
+        capture.stdout.len() + capture.stderr.len() + capture.files.values().map(Vec::len).sum::<usize>()
+    };
+    let times = size / all(capture).max(1);
+    for text in [&mut capture.stdout, &mut capture.stderr].into_iter().chain(capture.files.values_mut()) {
+        repeat(text, times);
     }
-    capture.stdout.len() + capture.stderr.len() + capture.files.values().map(Vec::len).sum::<usize>()
+    all(capture)
 }
 
-fn repeat(text: &mut Vec<u8>, size: usize) {
+fn repeat(text: &mut Vec<u8>, times: usize) {
     if text.last().is_some_and(|last| *last != b'\n') {
         text.push(b'\n');
     }
-    let times = size / text.len().max(1);
     *text = text.repeat(times.max(1));
-}
-
-/// A capture of a tool that none was recorded of: another tool's description, and records of the tool's own format.
-fn made(golden: &Path, tool: &str) -> io::Result<Capture> {
-    let folder = golden_of(golden, "bare").ok_or_else(|| io::Error::other("there are no golden captures"))?;
-    let mut capture = Capture::read(&folder).map_err(io::Error::other)?;
-    if tool != "recorder" {
-        return Err(io::Error::other(format!("there is no golden capture of {tool}, and nothing to make one from")));
-    }
-    let frame = |line| Frame { file: "/job/train.py".into(), line, function: "train_step".into(), user: true };
-    let launch = |seq| Launch {
-        seq,
-        kind: "kernel".into(),
-        kernel: "at::native::vectorized_gather_kernel<16, long>".into(),
-        symbol: "_ZN2at6native24vectorized_gather_kernelILi16ElEEvPcS2_PT0_illlb".into(),
-        grid: [128, 1, 1],
-        block: [256, 1, 1],
-        device: 0,
-        stream: 0,
-        thread: 71,
-        state: "running".into(),
-        frames: (1..20).map(frame).collect(),
-        native: Vec::new(),
-        nth_kernel: Vec::new(),
-        count: 1,
-        forward: None,
-        node: None,
-        source: Vec::new(),
-    };
-    let fault = Fault {
-        done: Vec::new(),
-        code: 710,
-        name: "CUDA_ERROR_ASSERT".into(),
-        surfaced: Surfaced { call: "cuStreamSynchronize".into(), frames: vec![frame(47)] },
-        confidence: Confidence::Candidates,
-        culprits: (1..8).map(launch).collect(),
-        evidence: vec!["launch #1 has no marker".into()],
-        around: (1..9).map(launch).collect(),
-    };
-    let mut text = Vec::new();
-    for record in [Record::Active(Active { device: 0, markers: "on".into() }), Record::Fault(fault)] {
-        text.extend(serde_json::to_vec(&record)?);
-        text.push(b'\n');
-    }
-    capture.files.insert("recorder.jsonl".into(), text);
-    Ok(capture)
 }
 
 /// Makes the largest resident size so far the present one (proc(5), `clear_refs`).
