@@ -3,6 +3,7 @@
 //! Handles are plain addresses here: the recorder compares and passes them on, and never looks into them.
 
 use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::dl::{Library, functions};
 
@@ -64,6 +65,8 @@ pub(crate) struct Driver {
     functions: Functions,
     /// `cuFuncGetName` and `cuKernelGetName`, since 12.3.
     names: [Option<FunctionName>; 2],
+    /// Which of them knew the last handle: a program has mostly handles of one kind, and a refusal is dearer than an answer.
+    name_first: AtomicBool,
 }
 
 type FunctionName = unsafe extern "C" fn(*mut *const c_char, *mut c_void) -> i32;
@@ -86,7 +89,11 @@ impl Driver {
             // SAFETY: both have this signature; a kernel's handle may stand for its function.
             Some(unsafe { std::mem::transmute::<*mut c_void, FunctionName>(address.as_ptr()) })
         };
-        Ok(Self { functions, names: [name(c"cuFuncGetName"), name(c"cuKernelGetName")] })
+        Ok(Self {
+            functions,
+            names: [name(c"cuFuncGetName"), name(c"cuKernelGetName")],
+            name_first: AtomicBool::new(true),
+        })
     }
 
     /// As `cuDriverGetVersion` gives it: 13000 is 13.0.
@@ -111,10 +118,15 @@ impl Driver {
 
     /// The symbol of a kernel; null where the driver does not tell.
     pub(crate) fn function_name(&self, function: *mut c_void) -> *const c_char {
-        for ask in self.names.iter().flatten() {
+        let first = self.name_first.load(Ordering::Relaxed);
+        for first_of_two in [first, !first] {
+            let Some(ask) = self.names[usize::from(!first_of_two)] else { continue };
             let mut name = std::ptr::null();
             // SAFETY: a handle that the program is about to launch.
             if unsafe { ask(&raw mut name, function) } == 0 && !name.is_null() {
+                if first_of_two != first {
+                    self.name_first.store(first_of_two, Ordering::Relaxed);
+                }
                 return name;
             }
         }

@@ -75,7 +75,7 @@ macro_rules! hooks {
             /// As for the driver's.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
-                let real = find(concat_name!($name)).map_or(null_mut(), Hook::real);
+                let real = real_of(&real::$name, concat_name!($name));
                 if real.is_null() {
                     return NOT_FOUND;
                 }
