@@ -290,28 +290,11 @@ fn is_risky(launch: &Launch) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::Stack;
 
     const ILLEGAL: i32 = 700;
 
     fn launch(seq: u64, stream: u32) -> Launch {
-        let mut launch = Launch {
-            seq,
-            returned: seq,
-            kind: Kind::Kernel,
-            fenced: false,
-            marked: true,
-            symbol: crate::symbols::Symbol::default(),
-            call: "",
-            grid: [1; 3],
-            block: [1; 3],
-            stream,
-            thread: 1,
-            nth_kernel: 0,
-            graph: 0,
-            stack: Stack::Native([0; 20]),
-            autograd: crate::autograd::Current::default(),
-        };
+        let mut launch = Launch { stream, marked: true, ..Launch::of_test(seq) };
         launch.symbol.risky = true;
         launch
     }

@@ -1,7 +1,7 @@
 //! What the recorder says: JSON lines into a file, and one block on standard error.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -265,6 +265,44 @@ fn line_key(launch: &ring::Launch) -> Option<LineKey> {
 /// So many are looked up: a backward launch's takes a walk through the ring.
 const MOST_LINES: usize = 256;
 
+/// Launches by the autograd sequence number that was next when they were made, thread by thread.
+struct Forwards<'a> {
+    /// Of several with the same number the first.
+    first: HashMap<u64, BTreeMap<u64, &'a ring::Launch>>,
+    /// And the last.
+    last: HashMap<u64, BTreeMap<u64, &'a ring::Launch>>,
+}
+
+impl<'a> Forwards<'a> {
+    /// `launches` in their order.
+    fn new(launches: &'a [ring::Launch]) -> Self {
+        let mut new = Self { first: HashMap::new(), last: HashMap::new() };
+        for launch in launches.iter().filter(|launch| launch.autograd.next > 0) {
+            let (thread, next) = (launch.autograd.thread, launch.autograd.next);
+            new.first.entry(thread).or_default().entry(next).or_insert(launch);
+            new.last.entry(thread).or_default().insert(next, launch);
+        }
+        new
+    }
+
+    /// The operator's first launch: what follows it without a node of its own has the same number.
+    fn of(&self, thread: u64, sequence: u64) -> Option<&'a ring::Launch> {
+        self.first.get(&thread)?.get(&(sequence + 1)).copied()
+    }
+
+    /// The last launch before the operator of a node that launched nothing, or is no longer remembered.
+    fn before(&self, thread: u64, sequence: u64) -> Option<&'a ring::Launch> {
+        self.last.get(&thread)?.range(..=sequence).next_back().map(|(_, launch)| *launch)
+    }
+}
+
+/// Whether two launches are of one kernel and line. A backward launch without Python of its own has the line of its node's
+/// forward side: the frames alone would make all launches of a kernel in a backward pass one.
+fn is_same(a: &Launch, b: &Launch, by_size: bool) -> bool {
+    let size = (a.grid, a.block) == (b.grid, b.block);
+    (size || !by_size) && a.symbol == b.symbol && a.frames == b.frames && a.place() == b.place()
+}
+
 /// One more launch that a culprit stands for.
 fn count(culprit: &mut Launch, launch: &ring::Launch) {
     culprit.count += 1;
@@ -277,11 +315,12 @@ fn count(culprit: &mut Launch, launch: &ring::Launch) {
 struct View<'a> {
     taken: &'a Taken,
     scene: Scene<'a>,
+    forwards: Forwards<'a>,
 }
 
 impl<'a> View<'a> {
     fn new(taken: &'a Taken) -> Self {
-        Self { taken, scene: Scene::new(&taken.launches, &taken.progress) }
+        Self { taken, scene: Scene::new(&taken.launches, &taken.progress), forwards: Forwards::new(&taken.launches) }
     }
 
     /// The candidates, one for each kernel and line: a loop may have made hundreds. Without markers they are all launches
@@ -302,15 +341,13 @@ impl<'a> View<'a> {
                 continue;
             }
             let mut described = self.describe(recorder, candidate, true);
-            let same = |other: &Launch| {
-                let size = (other.grid, other.block) == (described.grid, described.block);
-                (size || !unmarked) && other.symbol == described.symbol && other.frames == described.frames
-            };
-            let mut at = culprits.iter().position(same);
+            let mut said = Vec::new();
+            self.join(recorder, candidate, &mut described, &mut said);
+            let mut at = culprits.iter().position(|other| is_same(other, &described, unmarked));
             match at {
                 Some(at) => count(&mut culprits[at], candidate),
                 None if culprits.len() < most => {
-                    self.join(recorder, candidate, &mut described, evidence);
+                    evidence.append(&mut said);
                     at = Some(culprits.len());
                     culprits.push(described);
                 }
@@ -388,7 +425,7 @@ impl<'a> View<'a> {
     /// Adds what other records know of a launch: its forward side, the node inside a graph.
     fn join(&self, recorder: &Recorder, launch: &ring::Launch, described: &mut Launch, evidence: &mut Vec<String>) {
         if let Some(node) = launch.autograd.node {
-            match forward(recorder, node) {
+            match self.forward(recorder, node) {
                 Some((forward, near)) => {
                     if near {
                         evidence.push(format!(
@@ -475,6 +512,35 @@ impl<'a> View<'a> {
         described.node = Some(Box::new(Node { index: *place, of, captured: node, suspects: lines, others }));
     }
 
+    /// The forward launch of a backward node, and whether it is only near it.
+    fn forward(&self, recorder: &Recorder, node: NodeId) -> Option<(Forward, bool)> {
+        let mut current = node;
+        let mut near = is_view(&node.name());
+        for _ in 0..MOST_HOPS {
+            if current.sequence == NO_SEQUENCE {
+                return None;
+            }
+            let launch = self.forwards.of(current.thread, current.sequence).or_else(|| {
+                near = true;
+                self.forwards.before(current.thread, current.sequence)
+            })?;
+            let frames = match &launch.stack {
+                Stack::Python(frames) => python_frames(recorder, frames),
+                Stack::Native(_) => Vec::new(),
+            };
+            if frames.iter().any(|frame| frame.user) && !crate::format::is_engine(&frames) {
+                let kernel = match launch.kind {
+                    Kind::Kernel => demangle(&recorder.symbols.name(launch.symbol)),
+                    _ => launch.call.to_string(),
+                };
+                return Some((Forward { node: node.name(), sequence: node.sequence, frames, kernel }, near));
+            }
+            // The backward of a backward: its forward side is itself a backward launch.
+            current = launch.autograd.node?;
+        }
+        None
+    }
+
     /// The line that a launch stands for, to tell whether several candidates are of one.
     fn line(&self, recorder: &Recorder, launch: &ring::Launch, lines: &Lines) -> Option<(String, u32)> {
         let key = line_key(launch)?;
@@ -490,38 +556,6 @@ impl<'a> View<'a> {
         lines.borrow_mut().insert(key, line.clone());
         line
     }
-}
-
-/// The forward launch of a backward node, and whether it is only near it.
-fn forward(recorder: &Recorder, node: NodeId) -> Option<(Forward, bool)> {
-    let mut current = node;
-    let mut near = is_view(&node.name());
-    for _ in 0..MOST_HOPS {
-        if current.sequence == NO_SEQUENCE {
-            return None;
-        }
-        let of_thread = |l: &ring::Launch| l.autograd.thread == current.thread && l.autograd.next > 0;
-        // The operator's first launch: what follows it without a node of its own has the same number.
-        let exact = recorder.ring.iter().filter(of_thread).find(|l| l.autograd.next == current.sequence + 1);
-        let launch = exact.or_else(|| {
-            near = true;
-            recorder.ring.iter().filter(of_thread).rev().find(|l| l.autograd.next <= current.sequence)
-        })?;
-        let frames = match &launch.stack {
-            Stack::Python(frames) => python_frames(recorder, frames),
-            Stack::Native(_) => Vec::new(),
-        };
-        if frames.iter().any(|frame| frame.user) && !crate::format::is_engine(&frames) {
-            let kernel = match launch.kind {
-                Kind::Kernel => demangle(&recorder.symbols.name(launch.symbol)),
-                _ => launch.call.to_string(),
-            };
-            return Some((Forward { node: node.name(), sequence: node.sequence, frames, kernel }, near));
-        }
-        // The backward of a backward: its forward side is itself a backward launch.
-        current = launch.autograd.node?;
-    }
-    None
 }
 
 /// Where the interpreter's main thread is.
@@ -691,4 +725,61 @@ fn source_line(frame: &Frame) -> Option<String> {
     let text = std::fs::read_to_string(&frame.file).ok()?;
     let line = text.lines().nth(frame.line.checked_sub(1)? as usize)?.trim();
     (!line.is_empty()).then(|| line.chars().take(160).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::autograd::Current;
+
+    /// A launch of a thread by PyTorch's number, made when `next` was the next sequence number.
+    fn made(seq: u64, thread: u64, next: u64) -> ring::Launch {
+        ring::Launch { autograd: Current { next, thread, node: None }, ..ring::Launch::of_test(seq) }
+    }
+
+    #[test]
+    fn the_forward_launch_of_a_node() {
+        // Node 10 launches twice, 11 (a view) not at all, 12 once; thread 2 is at the same numbers; without PyTorch: 0.
+        let launches = [made(1, 1, 10), made(2, 1, 11), made(3, 1, 11), made(4, 2, 12), made(5, 1, 13), made(6, 1, 0)];
+        let forwards = Forwards::new(&launches);
+        let of = |sequence| forwards.of(1, sequence).map(|launch| launch.seq);
+        assert_eq!([9, 10, 11, 12, 13].map(of), [Some(1), Some(2), None, Some(5), None]);
+        let before = |sequence| forwards.before(1, sequence).map(|launch| launch.seq);
+        assert_eq!([9, 10, 11, 12, 99].map(before), [None, Some(1), Some(3), Some(3), Some(5)]);
+        assert_eq!(forwards.of(2, 11).map(|launch| launch.seq), Some(4));
+        assert!(forwards.of(3, 11).is_none() && forwards.before(3, 99).is_none());
+    }
+
+    #[test]
+    fn one_kernel_in_the_backward_of_two_lines_is_two_culprits() {
+        let frame = |line| Frame { file: "/j/net.py".into(), line, function: "forward".into(), user: true };
+        let backward = |line| Launch {
+            seq: 7,
+            kind: "kernel".into(),
+            kernel: "gather_backward".into(),
+            symbol: "gather_backward".into(),
+            grid: [4, 1, 1],
+            block: [32, 1, 1],
+            device: 0,
+            stream: 0,
+            thread: 9,
+            state: "running".into(),
+            frames: Vec::new(),
+            native: Vec::new(),
+            count: 1,
+            nth_kernel: Vec::new(),
+            forward: Some(Box::new(Forward {
+                node: "GatherBackward0".into(),
+                sequence: 3,
+                frames: vec![frame(line)],
+                kernel: "gather".into(),
+            })),
+            node: None,
+            source: Vec::new(),
+        };
+        assert!(!is_same(&backward(3), &backward(4), false));
+        assert!(is_same(&backward(3), &backward(3), true));
+        let larger = Launch { grid: [8, 1, 1], ..backward(3) };
+        assert!(is_same(&larger, &backward(3), false) && !is_same(&larger, &backward(3), true));
+    }
 }

@@ -53,6 +53,28 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
+    /// A kernel without frames, in stream 0.
+    #[cfg(test)]
+    pub(crate) fn of_test(seq: u64) -> Self {
+        Self {
+            seq,
+            returned: seq,
+            kind: Kind::Kernel,
+            fenced: false,
+            marked: false,
+            symbol: Symbol::default(),
+            call: "",
+            grid: [1; 3],
+            block: [1; 3],
+            stream: 0,
+            thread: 1,
+            nth_kernel: 0,
+            graph: 0,
+            stack: Stack::Native([0; 20]),
+            autograd: Current::default(),
+        }
+    }
+
     /// Whether the two calls overlapped in time, so that their order in the stream is not known.
     pub(crate) fn overlaps(&self, other: &Self) -> bool {
         let (first, second) = if self.seq < other.seq { (self, other) } else { (other, self) };
