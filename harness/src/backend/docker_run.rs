@@ -33,7 +33,6 @@ use crate::capture::{CappedStream, Capture};
 use crate::case::Device;
 use crate::host::{Host, Need};
 use crate::recorder_env;
-use crate::tool::Tool;
 
 /// The first process of a container.
 const INIT: &str = include_str!("docker_init.py");
@@ -115,8 +114,8 @@ pub struct Docker {
     /// The interpreter that the first process runs in.
     python: String,
     gpu: Option<Access>,
-    /// The launch recorder's library on this machine.
-    recorder: Option<PathBuf>,
+    /// The launch recorder's libraries on this machine, by what needs them.
+    recorders: Vec<(Need, PathBuf)>,
     memory: i64,
     run: String,
     owner: Owner,
@@ -196,7 +195,10 @@ impl Docker {
             host: machine.clone(),
             python: python.into(),
             gpu,
-            recorder: program(Need::Recorder.name()).map(PathBuf::from),
+            recorders: LIBRARIES_OF_OURS
+                .into_iter()
+                .filter_map(|(need, _)| Some((need, PathBuf::from(program(need.name())?))))
+                .collect(),
             memory: memory
                 .and_then(|bytes| i64::try_from(bytes).ok())
                 .unwrap_or_else(|| info.mem_total.map_or(MEMORY, |total| MEMORY.min(total / 4 * 3))),
@@ -207,8 +209,7 @@ impl Docker {
         };
         docker.sweep(false).await;
         let answer = docker.ask().await.map_err(|why| DockerError::Image { image: image.into(), why })?;
-        let library = docker.recorder.as_ref().map(|_| library_inside());
-        docker.host = probe::image_host(machine, &answer, library.as_deref())
+        docker.host = probe::image_host(machine, &answer, &docker.libraries())
             .map_err(|why| DockerError::Image { image: image.into(), why })?;
         Ok(docker)
     }
@@ -230,8 +231,7 @@ impl Docker {
 
     /// Has the image say what it has.
     async fn ask(&self) -> Result<String, String> {
-        let library = self.recorder.as_ref().map(|_| library_inside());
-        let argv = probe::ask_image(&self.python, library.as_deref());
+        let argv = probe::ask_image(&self.python, &self.libraries());
         let order = Order {
             env: &self.env,
             work: WORK,
@@ -242,7 +242,7 @@ impl Docker {
             collect: Vec::new(),
         };
         let mut told = Told::new(1 << 20, &[]);
-        let body = self.body("probe", self.mounts(None, true), &[]);
+        let body = self.body("probe", self.mounts(None, |_| true), &[]);
         let limit = ASK_LIMIT + SLACK;
         self.contained(body, &order, &mut told, limit, None).await.map_err(|e| e.to_string())?;
         let Some(TheRun { account, stdout, stderr }) = told.runs.remove(&0) else {
@@ -281,7 +281,7 @@ impl Docker {
         let mut told = Told::new(job.output_cap, &caps);
         let mut body = self.body(
             &job.case.folder(),
-            self.mounts(Some(&job.scenario.folder), needs_recorder(job.tool)),
+            self.mounts(Some(&job.scenario.folder), |need| job.tool.needs().contains(&need)),
             job.tool.capabilities(),
         );
         body.user = Some(user(&job.scenario.folder));
@@ -332,13 +332,18 @@ impl Docker {
         self.gpu_memory.get_or_init(|| Sampler::start(supervisor, nvidia_smi, env)).await.as_ref()
     }
 
+    /// Where each of the launch recorder's libraries is in a container, by the name of the need.
+    fn libraries(&self) -> BTreeMap<&'static str, String> {
+        self.recorders.iter().map(|(need, _)| (need.name(), library_inside(*need))).collect()
+    }
+
     /// What a container sees of this machine's files: nothing that it can write.
-    fn mounts(&self, scenario: Option<&Path>, recorder: bool) -> Vec<Mount> {
-        let library = self.recorder.as_deref().filter(|_| recorder);
+    fn mounts(&self, scenario: Option<&Path>, needed: impl Fn(Need) -> bool) -> Vec<Mount> {
+        let libraries = self.recorders.iter().filter(|(need, _)| needed(*need));
         let mounted = scenario.map(|folder| (folder, SCENARIO.to_string()));
         mounted
             .into_iter()
-            .chain(library.map(|library| (library, library_inside())))
+            .chain(libraries.map(|(need, library)| (library.as_path(), library_inside(*need))))
             .map(|(source, target)| Mount {
                 target: Some(target),
                 source: Some(source.display().to_string()),
@@ -538,13 +543,14 @@ impl Docker {
     }
 }
 
-/// Where the launch recorder's library is in a container.
-fn library_inside() -> String {
-    format!("{RECORDER_FOLDER}/{}", recorder_env::LIBRARY)
-}
+/// The launch recorder's two ways into a program.
+const LIBRARIES_OF_OURS: [(Need, &str); 2] =
+    [(Need::Recorder, recorder_env::LIBRARY), (Need::RecorderPreload, recorder_env::PRELOAD_LIBRARY)];
 
-fn needs_recorder(tool: &dyn Tool) -> bool {
-    tool.needs().contains(&Need::Recorder)
+/// Where the launch recorder's library for a need is in a container.
+fn library_inside(need: Need) -> String {
+    let name = LIBRARIES_OF_OURS.iter().find(|(of, _)| *of == need).map_or(recorder_env::LIBRARY, |(_, name)| name);
+    format!("{RECORDER_FOLDER}/{name}")
 }
 
 /// The user of a case: whoever owns the scenario can read it, unless that is root.

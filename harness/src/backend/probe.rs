@@ -3,6 +3,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "this is the place that starts processes")]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::LazyLock;
@@ -173,8 +174,8 @@ pub fn recorder(need: Need, path: &Path) -> Program {
     Program { name: need.name().into(), purpose: "the line of an asynchronous fault".into(), path: found, version }
 }
 
-/// Asks an image what it has; see [`image_host`]. Its arguments are [`ASK_PYTHON`], as JSON programs and folders, and where
-/// the launch recorder's library is, or nothing. Whether an image can load that shows only when it does: an older C library
+/// Asks an image what it has; see [`image_host`]. Its arguments are [`ASK_PYTHON`], and as JSON programs and folders, and where
+/// the launch recorder's libraries are. Whether an image can load that shows only when it does: an older C library
 /// cannot. The dynamic linker then says so ("object … cannot be preloaded").
 const ASK_IMAGE: &str = r"
 import glob, json, os, shutil, subprocess, sys
@@ -194,37 +195,38 @@ try:
     release = open('/etc/os-release').read()
 except OSError:
     release = ''
-recorder = None
-if sys.argv[3]:
-    env = {**os.environ, 'LD_PRELOAD': sys.argv[3]}
+recorders = {}
+for name, library in json.loads(sys.argv[3]).items():
+    env = {**os.environ, 'LD_PRELOAD': library}
     done = subprocess.run([sys.executable, '-S', '-c', ''], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env)
-    recorder = done.stdout.decode(errors='replace').strip()
+    recorders[name] = done.stdout.decode(errors='replace').strip()
     if done.returncode != 0:
-        recorder = recorder or 'it ends whoever loads it'
-print(json.dumps({'release': release, 'programs': programs, 'recorder': recorder}))
+        recorders[name] = recorders[name] or 'it ends whoever loads it'
+print(json.dumps({'release': release, 'programs': programs, 'recorders': recorders}))
 ";
 
 /// The command that [`image_host`] reads the answer of.
-pub(super) fn ask_image(python: &str, recorder: Option<&str>) -> Vec<String> {
+pub(super) fn ask_image(python: &str, libraries: &BTreeMap<&str, String>) -> Vec<String> {
     let asked: Vec<_> = PROGRAMS.iter().map(|(name, argument, ..)| (name, argument)).collect();
     let asked = serde_json::to_string(&(asked, MORE_FOLDERS)).unwrap_or_default();
-    [python, "-c", ASK_IMAGE, ASK_PYTHON, &asked, recorder.unwrap_or_default()].map(String::from).into()
+    let libraries = serde_json::to_string(libraries).unwrap_or_default();
+    [python, "-c", ASK_IMAGE, ASK_PYTHON, &asked, &libraries].map(String::from).into()
 }
 
 #[derive(Deserialize)]
 struct ImageAnswer {
     release: String,
-    programs: std::collections::BTreeMap<String, (String, String)>,
-    /// What was said against loading the launch recorder; `None` where there is none.
-    recorder: Option<String>,
+    programs: BTreeMap<String, (String, String)>,
+    /// What was said against loading each of the launch recorder's libraries, by the name of the need.
+    recorders: BTreeMap<String, String>,
 }
 
 /// What a container of an image has: Python, torch and programs are the image's; GPU and driver are the machine's, and so is
-/// the launch recorder, at `library` in the container.
-pub(super) fn image_host(machine: &Host, answer: &str, library: Option<&str>) -> Result<Host, String> {
+/// the launch recorder, at these paths in the container.
+pub(super) fn image_host(machine: &Host, answer: &str, libraries: &BTreeMap<&str, String>) -> Result<Host, String> {
     let (python, image) = answer.trim().split_once('\n').ok_or("it did not say what is in it")?;
     let (python, torch, more) = apart(Ok(read_python("its Python", python)?));
-    let ImageAnswer { release, programs: found, recorder } = serde_json::from_str(image).map_err(|e| e.to_string())?;
+    let ImageAnswer { release, programs: found, recorders } = serde_json::from_str(image).map_err(|e| e.to_string())?;
     let mut programs: Vec<Program> = PROGRAMS
         .iter()
         .map(|(name, argument, purpose, mend)| {
@@ -241,17 +243,18 @@ pub(super) fn image_host(machine: &Host, answer: &str, library: Option<&str>) ->
         })
         .collect();
     programs.extend(more);
-    programs.extend(machine.programs.iter().filter(|p| p.name == Need::Recorder.name()).map(|outside| Program {
-        path: library.map(String::from),
-        version: match (recorder.as_deref(), library) {
+    let ours = [Need::Recorder.name(), Need::RecorderPreload.name()];
+    programs.extend(machine.programs.iter().filter(|p| ours.contains(&p.name.as_str())).map(|outside| {
+        let path = libraries.get(outside.name.as_str()).cloned();
+        let version = match (recorders.get(&outside.name).map(String::as_str), &path) {
             (Some(""), Some(library)) => Ok(format!("this machine's, which the image can load, at {library}")),
             (Some(why), _) => Err(Missing {
                 why: format!("the image cannot load this machine's launch recorder: {}", first_line(why)),
                 mend: "build faultlab on a system that is no newer than the image's, or use --backend local".into(),
             }),
             (None, _) => outside.version.clone(),
-        },
-        ..outside.clone()
+        };
+        Program { path, version, ..outside.clone() }
     }));
     Ok(Host { os: os_of(&release), python, torch, programs, ..machine.clone() })
 }

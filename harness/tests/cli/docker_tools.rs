@@ -30,10 +30,14 @@ fn the_launch_recorder_is_mounted_and_loaded() {
     if !ready() {
         return;
     }
-    let recorder = program(&HERE.cli(), "recorder");
-    let said = recorder["version"]["Ok"].as_str().unwrap_or_else(|| panic!("{recorder:#}"));
-    assert_eq!(said, "this machine's, which the image can load, at /opt/faultlab/libfaultlab_recorder.so");
-    assert_eq!(recorder["path"], "/opt/faultlab/libfaultlab_recorder.so");
+    for (name, file) in
+        [("recorder", "libfaultlab_recorder.so"), ("recorder-preload", "libfaultlab_recorder_preload.so")]
+    {
+        let recorder = program(&HERE.cli(), name);
+        let said = recorder["version"]["Ok"].as_str().unwrap_or_else(|| panic!("{recorder:#}"));
+        assert_eq!(said, format!("this machine's, which the image can load, at /opt/faultlab/{file}"));
+        assert_eq!(recorder["path"], format!("/opt/faultlab/{file}"));
+    }
 
     // What the image cannot load is no recorder.
     let cli = HERE.cli();
