@@ -265,34 +265,28 @@ fn line_key(launch: &ring::Launch) -> Option<LineKey> {
 /// So many are looked up: a backward launch's takes a walk through the ring.
 const MOST_LINES: usize = 256;
 
-/// Launches by the autograd sequence number that was next when they were made, thread by thread.
-struct Forwards<'a> {
-    /// Of several with the same number the first.
-    first: HashMap<u64, BTreeMap<u64, &'a ring::Launch>>,
-    /// And the last.
-    last: HashMap<u64, BTreeMap<u64, &'a ring::Launch>>,
-}
+/// By PyTorch's number of the thread and the autograd sequence number that was next: the first and the last launch.
+struct Forwards<'a>(BTreeMap<(u64, u64), (&'a ring::Launch, &'a ring::Launch)>);
 
 impl<'a> Forwards<'a> {
     /// `launches` in their order.
     fn new(launches: &'a [ring::Launch]) -> Self {
-        let mut new = Self { first: HashMap::new(), last: HashMap::new() };
+        let mut all = BTreeMap::new();
         for launch in launches.iter().filter(|launch| launch.autograd.next > 0) {
-            let (thread, next) = (launch.autograd.thread, launch.autograd.next);
-            new.first.entry(thread).or_default().entry(next).or_insert(launch);
-            new.last.entry(thread).or_default().insert(next, launch);
+            let key = (launch.autograd.thread, launch.autograd.next);
+            all.entry(key).and_modify(|(_, last)| *last = launch).or_insert((launch, launch));
         }
-        new
+        Self(all)
     }
 
     /// The operator's first launch: what follows it without a node of its own has the same number.
     fn of(&self, thread: u64, sequence: u64) -> Option<&'a ring::Launch> {
-        self.first.get(&thread)?.get(&(sequence + 1)).copied()
+        self.0.get(&(thread, sequence + 1)).map(|(first, _)| *first)
     }
 
     /// The last launch before the operator of a node that launched nothing, or is no longer remembered.
     fn before(&self, thread: u64, sequence: u64) -> Option<&'a ring::Launch> {
-        self.last.get(&thread)?.range(..=sequence).next_back().map(|(_, launch)| *launch)
+        self.0.range((thread, 0)..=(thread, sequence)).next_back().map(|(_, (_, last))| *last)
     }
 }
 
