@@ -36,6 +36,8 @@ pub(crate) struct Config {
     /// `CUDA_ENABLE_COREDUMP_ON_EXCEPTION` is set: while the driver writes the dump, the launch that faulted may return
     /// success, and the next one its error.
     pub(crate) dump_armed: bool,
+    /// See [`crate::format::Start::rank`].
+    pub(crate) rank: Option<u32>,
     /// What could not be understood, as a sentence each.
     pub(crate) complaints: Vec<String>,
 }
@@ -96,6 +98,7 @@ impl Config {
             cupti: get("CUPTI").map(PathBuf::from),
             blocking: on("CUDA_LAUNCH_BLOCKING"),
             dump_armed: on("CUDA_ENABLE_COREDUMP_ON_EXCEPTION"),
+            rank: RANKS.iter().find_map(|name| variable(name)?.trim().parse().ok()),
             complaints,
         }
     }
@@ -111,6 +114,9 @@ impl Markers {
         }
     }
 }
+
+/// The variables in which launchers give a process its number, the likeliest first.
+const RANKS: [&str; 4] = ["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"];
 
 const DEFAULT_HANG: Duration = Duration::from_mins(2);
 /// A training step of a large model is some thousand launches, and a backward launch has to find its forward one. Not more,
@@ -139,6 +145,14 @@ mod tests {
         ]);
         assert_eq!((config.markers, config.hang, config.ring, config.signal), (Markers::Every, None, 4096, 10));
         assert!(!config.stderr && config.complaints.is_empty());
+    }
+
+    #[test]
+    fn the_rank_of_a_launcher() {
+        assert_eq!(read(&[]).rank, None);
+        assert_eq!(read(&[("RANK", "3"), ("SLURM_PROCID", "5")]).rank, Some(3));
+        assert_eq!(read(&[("RANK", ""), ("SLURM_PROCID", "5")]).rank, Some(5));
+        assert_eq!(read(&[("RANK", "first")]).rank, None);
     }
 
     #[test]

@@ -33,6 +33,10 @@ pub struct Start {
     pub version: u32,
     /// Process.
     pub pid: u32,
+    /// Its number among the processes of its job, as torchrun (`RANK`), Slurm (`SLURM_PROCID`) or MPI
+    /// (`OMPI_COMM_WORLD_RANK`, `PMI_RANK`) gives it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
     /// Its command line.
     pub argv: Vec<String>,
     /// `cupti`, or why nothing is recorded.
@@ -82,6 +86,9 @@ pub enum Confidence {
 /// A device fault.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Fault {
+    /// When it was noticed: seconds since the Unix epoch; 0 where it is not known.
+    #[serde(default)]
+    pub time: f64,
     /// The driver's error code (`CUresult`).
     pub code: i32,
     /// Its name: `CUDA_ERROR_ASSERT`.
@@ -105,6 +112,9 @@ pub struct Fault {
 /// Nothing finished for a while.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Hang {
+    /// When it was noticed: seconds since the Unix epoch; 0 where it is not known.
+    #[serde(default)]
+    pub time: f64,
     /// Why now: `deadline` or `signal`.
     pub why: String,
     /// Seconds since something last finished.

@@ -63,6 +63,7 @@ pub(crate) fn initialise(source: Source) {
     recorder.reporter.start(Start {
         version: VERSION,
         pid: std::process::id(),
+        rank: recorder.config.rank,
         argv: command_line(),
         backend,
         driver_version: recorder.driver.version(),

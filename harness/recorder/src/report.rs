@@ -136,6 +136,7 @@ impl Reporter {
         failing: Option<ring::Launch>,
         taking: MutexGuard<'_, ()>,
     ) {
+        let time = now();
         let known = {
             let mut inner = recorder.streams.lock();
             // An error in a context in which nothing was launched is another's, seen from here.
@@ -170,6 +171,7 @@ impl Reporter {
         let culprits = view.culprits(recorder, &located.candidates, &mut evidence);
         let first = located.candidates.first().map_or(u64::MAX, |l| l.seq);
         let fault = Fault {
+            time,
             code,
             name: recorder.driver.error_name(code),
             surfaced: Surfaced { call: call.to_string(), frames },
@@ -180,7 +182,7 @@ impl Reporter {
             evidence,
         };
         self.record(&Record::Fault(fault.clone()));
-        self.say(&fault_block(&fault));
+        self.say(&(of_rank(recorder) + &fault_block(&fault)));
     }
 
     /// Says what is running.
@@ -198,9 +200,9 @@ impl Reporter {
         }
         let running: Vec<ring::Launch> = running.into_iter().copied().collect();
         let running = view.culprits(recorder, &running, &mut Vec::new());
-        let hang = Hang { why: why.to_string(), seconds, running, guessed, host: main_thread(recorder) };
+        let hang = Hang { time: now(), why: why.to_string(), seconds, running, guessed, host: main_thread(recorder) };
         self.record(&Record::Hang(hang.clone()));
-        self.say(&hang_block(&hang));
+        self.say(&(of_rank(recorder) + &hang_block(&hang)));
     }
 
     pub(crate) fn exit(&self, recorder: &Recorder) {
@@ -594,6 +596,16 @@ fn short(kernel: &str) -> &str {
     let end = kernel.find('<').unwrap_or(kernel.len());
     let name = &kernel[..end];
     name.rsplit("::").next().filter(|n| !n.is_empty()).unwrap_or(kernel)
+}
+
+/// Of a job of several processes: which one speaks.
+fn of_rank(recorder: &Recorder) -> String {
+    recorder.config.rank.map_or_else(String::new, |rank| format!("rank {rank}, process {}\n", std::process::id()))
+}
+
+/// Seconds since the Unix epoch.
+fn now() -> f64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }
 
 fn fault_block(fault: &Fault) -> String {

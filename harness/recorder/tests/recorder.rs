@@ -1149,6 +1149,21 @@ fn a_child_does_not_give_way_because_its_parent_would_have() {
     assert!(outcome.notices().is_empty(), "{:?}", outcome.notices());
 }
 
+// ---- A job of several processes ----
+
+#[test]
+fn a_report_says_when_and_in_a_job_of_several_which_process() {
+    let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+    let before = now();
+    let outcome = session("two_lines.py").env("RANK", "3").run();
+    assert_eq!(outcome.starts()[0].rank, Some(3));
+    assert!((before..=now()).contains(&outcome.fault().time), "{}", outcome.fault().time);
+    assert!(outcome.stderr.contains("faultlab: rank 3, process "), "{}", outcome.stderr);
+    let alone = session("two_lines.py").run();
+    assert_eq!(alone.starts()[0].rank, None);
+    assert!(!alone.stderr.contains("faultlab: rank"), "{}", alone.stderr);
+}
+
 // ---- Launch blocking beside a core dump ----
 
 /// While a real driver writes a core dump, a launch that faulted may return success in spite of launch blocking. The fake one

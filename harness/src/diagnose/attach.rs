@@ -501,6 +501,7 @@ mod tests {
         let diagnosis = conclude(&facts, &found, 7, Timestamp::UNIX_EPOCH);
         assert_eq!((diagnosis.places[0].line, diagnosis.confidence), (9, Confidence::Exact));
         found.hang = Some(Hang {
+            time: 0.0,
             why: "signal".into(),
             seconds: 3.0,
             running: vec![launch(4, "spin", &[("/j/t.py", 5)])],

@@ -648,11 +648,19 @@ fn notices(observed: &Observed) -> Vec<String> {
     let faults = observed.faults();
     for (pid, fault) in faults.iter().skip(1) {
         let line = fault.culprits.first().and_then(|l| place_of(l, "").as_ref().map(Place::short));
-        all.push(format!(
-            "Process {pid} reported {} too{}.",
+        let (first, earliest) = faults[0];
+        let later = fault.time - earliest.time;
+        let when = if earliest.time > 0.0 && later >= 0.0 {
+            format!(", {later:.1} s after {}", observed.process_name(first))
+        } else {
+            String::new()
+        };
+        all.push(sentence(&format!(
+            "{} reported {} too{}{when}",
+            observed.process_name(*pid),
             fault.name,
             line.map(|line| format!(", at {line}")).unwrap_or_default()
-        ));
+        )));
     }
     if observed.exit == Exit::Code(0) && !faults.is_empty() {
         all.push("The command ended with status 0 all the same: an `except` or a child process hid the error.".into());
@@ -701,6 +709,38 @@ torch.AcceleratorError: CUDA error: device-side assert triggered
         let surfaced = known.surfaced.as_ref().expect("a surface");
         assert_eq!((surfaced.line, surfaced.innocent), (Some(20), true));
         assert_eq!(known.headline(), "device-side assert triggered: train.py:18 launched the kernel that faulted");
+    }
+
+    /// The other ranks' faults are mostly consequences of the first one.
+    #[test]
+    fn of_two_processes_the_one_that_faulted_first_is_named() {
+        let at = |pid, rank, time, line| {
+            let start = format::Start {
+                version: format::VERSION,
+                pid,
+                rank,
+                argv: Vec::new(),
+                backend: "cupti".into(),
+                driver_version: 13000,
+                cupti_version: 130_000,
+                python: String::new(),
+                markers: "adaptive".into(),
+                ring: 1024,
+            };
+            let fault = Fault { time, ..fault(vec![launch(9, "gather", &[("/j/train.py", line)])]) };
+            Process { pid, start: Some(start), faults: vec![fault], ..Process::default() }
+        };
+        let processes = |times: [f64; 2]| vec![at(7, Some(0), times[0], 30), at(8, Some(1), times[1], 18)];
+        let known =
+            |times| Knowledge::first(&Observed::new(Exit::Code(1), 3.0, b"", SURFACED.as_bytes(), processes(times)));
+        let second = known([1002.5, 1000.0]);
+        assert_eq!((second.places.len(), second.places[0].line), (1, 18));
+        let told = "Process 7 (rank 0) reported CUDA_ERROR_ASSERT too, at train.py:30, 2.5 s after process 8 (rank 1).";
+        assert!(second.notices.iter().any(|notice| notice == told), "{:?}", second.notices);
+        // Reports of before there were times: the lower process id.
+        let unknown = known([0.0, 0.0]);
+        assert_eq!(unknown.places[0].line, 30);
+        assert!(unknown.notices.iter().any(|notice| notice.ends_with("too, at train.py:18.")), "{:?}", unknown.notices);
     }
 
     #[test]
@@ -801,6 +841,7 @@ torch.AcceleratorError: CUDA error: device-side assert triggered
         let mut known = gave_way(Exit::Deadline);
         known.outcome = Outcome::Hang { why: "--timeout".into() };
         let hang = format::Hang {
+            time: 0.0,
             why: "deadline".into(),
             seconds: 60.0,
             running: vec![launch(9, "spin", &[("/j/train.py", 12)])],
@@ -817,7 +858,8 @@ torch.AcceleratorError: CUDA error: device-side assert triggered
         let mut known = gave_way(Exit::Deadline);
         known.outcome = Outcome::Hang { why: "--timeout".into() };
         let running = vec![launch(9, "spin", &[("/j/train.py", 12)]), launch(8, "fill", &[("/j/train.py", 11)])];
-        let hang = format::Hang { why: "deadline".into(), seconds: 60.0, running, guessed: true, host: Vec::new() };
+        let hang =
+            format::Hang { time: 0.0, why: "deadline".into(), seconds: 60.0, running, guessed: true, host: Vec::new() };
         preload(&mut known, Exit::Deadline, Process { hangs: vec![hang], ..Process::default() });
         assert_eq!((known.confidence, known.places.len()), (Confidence::Candidates, 2));
         assert!(known.evidence.last().is_some_and(|e| e.contains("no markers tell")), "{:?}", known.evidence);

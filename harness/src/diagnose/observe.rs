@@ -103,16 +103,27 @@ impl Observed {
         Self { peak_rss_bytes: meta.peak_rss_bytes, ..observed }
     }
 
+    /// A process by its id and, in a job of several, its rank: `process 71 (rank 3)`.
+    pub fn process_name(&self, pid: u32) -> String {
+        let start = self.recorded.iter().find(|process| process.pid == pid).and_then(|process| process.start.as_ref());
+        match start.and_then(|start| start.rank) {
+            Some(rank) => format!("process {pid} (rank {rank})"),
+            None => format!("process {pid}"),
+        }
+    }
+
     /// Did the recorder see launches in any process?
     pub fn recorder_was_on(&self) -> bool {
         self.recorded.iter().any(|process| process.active.is_some())
     }
 
-    /// The faults of all processes: the best located first, then the one whose error is no consequence of another's.
+    /// The faults of all processes: the best located first, of these the earliest, as the others may be its consequence.
     pub fn faults(&self) -> Vec<(u32, &Fault)> {
         let mut faults: Vec<(u32, &Fault)> =
             self.recorded.iter().flat_map(|p| p.faults.iter().map(|fault| (p.pid, fault))).collect();
-        faults.sort_by_key(|(pid, fault)| (rank(fault), *pid));
+        faults.sort_by(|(a, first), (b, second)| {
+            rank(first).cmp(&rank(second)).then(first.time.total_cmp(&second.time)).then(a.cmp(b))
+        });
         faults
     }
 

@@ -38,6 +38,7 @@ pub(crate) fn fault(culprits: Vec<Launch>) -> Fault {
         _ => Confidence::Candidates,
     };
     Fault {
+        time: 0.0,
         done: Vec::new(),
         code: 710,
         name: "CUDA_ERROR_ASSERT".into(),
