@@ -1,20 +1,19 @@
 //! What tools bring into containers, and what is seen of containers from outside.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
 use std::time::Duration;
 
 use faultlab::backend::{Backend, Containers, Docker, Job};
 use faultlab::case::{CaseId, Device, Mode, Subject};
-use faultlab::host::{Gpu, Host, Missing, Program};
-use faultlab::scenario::{self, FaultClass, Place, Scenario, Truth};
+use faultlab::scenario::Scenario;
 use faultlab::tool;
 use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::containers::{HERE, IMAGE, ready};
 use crate::fixture::{Cli, repository, require};
+use crate::local::{self, host};
 
 /// What containers of the image have of a program.
 #[track_caller]
@@ -82,49 +81,6 @@ while :; do
 done
 "#;
 
-fn machine(smi: &Path) -> Host {
-    let missing = || Missing { why: "x".into(), mend: "y".into() };
-    Host {
-        os: "Linux".into(),
-        gpus: Ok(vec![Gpu { index: 0, name: "G".into(), compute_capability: None, memory_bytes: None, trouble: None }]),
-        driver: Err(missing()),
-        cuda: Err(missing()),
-        python: Err(missing()),
-        torch: Err(missing()),
-        docker: Err(missing()),
-        programs: vec![Program {
-            name: "nvidia-smi".into(),
-            purpose: String::new(),
-            path: Some(smi.display().to_string()),
-            version: Err(missing()),
-        }],
-    }
-}
-
-fn waits(folder: &Path, word: &str) -> Scenario {
-    let place = Place { file: "p.py".into(), line: 1 };
-    let source = "import time; time.sleep(2.5)\n".to_string();
-    std::fs::write(folder.join("p.py"), &source).expect("a file");
-    let program = scenario::Program { file: "p.py".into(), source };
-    Scenario {
-        id: "docker-gpu-memory".into(),
-        title: String::new(),
-        story: String::new(),
-        class: FaultClass::Shape,
-        needs: Vec::new(),
-        folder: folder.into(),
-        program: program.clone(),
-        twin: program,
-        files: BTreeSet::new(),
-        args: vec![word.into()],
-        truth: Truth { fault: place.clone(), root: place, callers: Vec::new(), kernel: None, error: None },
-        cpu: None,
-        expect: Vec::new(),
-        hints: Vec::new(),
-        fix: String::new(),
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn gpu_memory_of_a_container_is_found_by_its_processes_numbers_outside() {
     if !ready() {
@@ -137,7 +93,7 @@ async fn gpu_memory_of_a_container_is_found_by_its_processes_numbers_outside() {
     let smi = folder.path().join("nvidia-smi");
     std::fs::write(&smi, SMI.replace("WORD", &word)).expect("a file");
     std::fs::set_permissions(&smi, readable).expect("a mode");
-    let machine = machine(&smi);
+    let machine = host(vec![local::program("nvidia-smi", &smi)]);
     let docker = Docker::open(Containers {
         machine: &machine,
         image: IMAGE,
@@ -149,7 +105,8 @@ async fn gpu_memory_of_a_container_is_found_by_its_processes_numbers_outside() {
     })
     .await
     .expect("containers");
-    let scenario = waits(folder.path(), &word);
+    let waits = local::scenario(folder.path(), "import time; time.sleep(2.5)\n");
+    let scenario = Scenario { id: "docker-gpu-memory".into(), args: vec![word], ..waits };
     let (_keep, stop) = watch::channel(false);
     let mut job = Job {
         case: CaseId {

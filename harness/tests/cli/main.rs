@@ -18,6 +18,7 @@ mod fixture;
 mod images;
 mod images_lock;
 mod images_registry;
+mod local;
 mod output;
 mod processes;
 mod reports;

@@ -29,7 +29,8 @@ fn executable(path: &Path, text: &str) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("a stub can be made executable");
 }
 
-fn program(name: &str, path: &Path) -> Program {
+/// A program that this machine has, as a probe would say.
+pub(crate) fn program(name: &str, path: &Path) -> Program {
     Program {
         name: name.into(),
         purpose: String::new(),
@@ -38,7 +39,8 @@ fn program(name: &str, path: &Path) -> Program {
     }
 }
 
-fn host(programs: Vec<Program>) -> Host {
+/// A machine with a GPU, a shell for an interpreter, and these programs.
+pub(crate) fn host(programs: Vec<Program>) -> Host {
     let missing = || Missing { why: "x".into(), mend: "y".into() };
     Host {
         os: "Linux".into(),
@@ -53,7 +55,8 @@ fn host(programs: Vec<Program>) -> Host {
     }
 }
 
-fn scenario(folder: &Path, source: &str) -> Scenario {
+/// A scenario of one program, which has no fault: nothing judges it.
+pub(crate) fn scenario(folder: &Path, source: &str) -> Scenario {
     let place = Place { file: "p.py".into(), line: 1 };
     std::fs::write(folder.join("p.py"), source).expect("the program can be written");
     let program = scenario::Program { file: "p.py".into(), source: source.into() };
@@ -66,7 +69,6 @@ fn scenario(folder: &Path, source: &str) -> Scenario {
         folder: folder.into(),
         program: program.clone(),
         twin: program,
-
         files: std::collections::BTreeSet::new(),
         args: Vec::new(),
         truth: Truth { fault: place.clone(), root: place, callers: Vec::new(), kernel: None, error: None },
