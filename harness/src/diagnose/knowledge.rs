@@ -378,15 +378,18 @@ impl Knowledge {
 
     /// The kernel of a core dump decides between candidates of the recorder.
     fn take_kernel(&mut self, seen: &Seen<'_>) {
-        let Some(report) = claims(seen).find(|f| f.location.kernel.is_some()) else { return };
-        let Some(kernel) = report.location.kernel.clone() else { return };
+        // Without a dump the log of the launches knows less than the recorder with its markers.
+        if !seen.observed.core_dump {
+            return;
+        }
+        let found = claims(seen).find_map(|report| Some((report, report.location.kernel.clone()?)));
+        let Some((report, kernel)) = found else { return };
         let mut said = format!("The GPU's core dump names the kernel {}", locate::kernel_base(&kernel.name));
         if let (Some(block), Some(thread)) = (kernel.block, kernel.thread) {
             let _ = write!(said, ", block {block:?}, thread {thread:?}");
         }
         self.evidence.push(said + ".");
         let culprits = self.fault.as_ref().map(|f| f.culprits.clone()).unwrap_or_default();
-        let left = narrowed(&culprits, &kernel.name);
         let role = "launched the kernel that the core dump names";
         if let Some(place) = locate::finding_place(report, role, StepId::Coredump.id(), seen.find) {
             // A log of this run's launches was joined with the dump.
@@ -398,7 +401,7 @@ impl Knowledge {
                 self.places = vec![known.unwrap_or(place)];
             }
         } else if culprits.len() > 1
-            && let [only] = left.as_slice()
+            && let [only] = narrowed(&culprits, &kernel.name).as_slice()
             && let Some(place) = place_of(only, StepId::Coredump.id())
         {
             self.confidence = Confidence::Exact;
@@ -693,7 +696,7 @@ torch.AcceleratorError: CUDA error: device-side assert triggered
     }
 
     fn absorb(known: &mut Knowledge, step: StepId, stderr: &str, findings: &[Finding]) -> Shown {
-        let observed = observed(stderr, Vec::new());
+        let observed = Observed { core_dump: step == StepId::Coredump, ..observed(stderr, Vec::new()) };
         known.absorb(step, &Seen { observed: &observed, findings, activity: &proven(), find: &|_| None })
     }
 
@@ -794,8 +797,15 @@ torch.AcceleratorError: CUDA error: device-side assert triggered
         let before = known.places.clone();
         absorb(&mut known, StepId::Coredump, SURFACED, &[one_of]);
         assert_eq!((known.confidence, &known.places), (Confidence::Candidates, &before));
-        absorb(&mut known, StepId::Coredump, SURFACED, &[sure]);
+        absorb(&mut known, StepId::Coredump, SURFACED, std::slice::from_ref(&sure));
         assert_eq!((known.confidence, known.places[0].line), (Confidence::Exact, 31));
+        // No dump was written: nothing is said in its name.
+        let mut known = unlocated();
+        let without = observed(SURFACED, Vec::new());
+        let seen = Seen { observed: &without, findings: &[sure], activity: &proven(), find: &|_| None };
+        known.absorb(StepId::Coredump, &seen);
+        assert!(known.places.is_empty() && known.kernel.is_none(), "{:?}", known.evidence);
+        assert!(!known.evidence.iter().any(|e| e.contains("core dump")), "{:?}", known.evidence);
     }
 
     /// A first run in which the recorder gave way.

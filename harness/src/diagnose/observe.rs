@@ -8,6 +8,7 @@ use faultlab_recorder::format::{Active, Exit as ExitRecord, Fault, Frame, Hang, 
 use super::compiled;
 use crate::capture::{Capture, Exit};
 use crate::parse::{self, DeviceAssertion, Heading, PyException, Scan, TorchError, Traceback};
+use crate::tool;
 
 /// What the recorder wrote about one process.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -76,6 +77,8 @@ pub struct Observed {
     pub stderr: Scan,
     /// What else it printed.
     pub stdout: Scan,
+    /// A GPU core dump was written, and read.
+    pub core_dump: bool,
     /// A printed line that says of a loss or a gradient that it is not finite.
     pub not_finite: Option<String>,
 }
@@ -88,6 +91,7 @@ impl Observed {
             elapsed_s,
             peak_rss_bytes: None,
             recorded,
+            core_dump: false,
             not_finite: not_finite_line(stderr).or_else(|| not_finite_line(stdout)),
             stderr: parse::scan_bytes(stderr),
             stdout: parse::scan_bytes(stdout),
@@ -100,7 +104,8 @@ impl Observed {
         compiled::join(&mut recorded, &capture.files);
         let meta = &capture.meta;
         let observed = Self::new(meta.exit.clone(), meta.elapsed_s, &capture.stdout, &capture.stderr, recorded);
-        Self { peak_rss_bytes: meta.peak_rss_bytes, ..observed }
+        let core_dump = capture.files.contains_key(tool::CORE_DUMP);
+        Self { peak_rss_bytes: meta.peak_rss_bytes, core_dump, ..observed }
     }
 
     /// A process by its id and, in a job of several, its rank: `process 71 (rank 3)`.

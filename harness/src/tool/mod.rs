@@ -258,6 +258,9 @@ pub const SCRUBBED: &[&str] = &[
     "TORCH_USE_CUDA_DSA",
 ];
 
+/// The file in which a capture has what cuda-gdb said of a GPU core dump.
+pub(crate) const CORE_DUMP: &str = coredump::Coredump::READ;
+
 /// Variables of the machine that a capture records beside those that a tool sets: they decide which GPU, which
 /// libraries and which settings a program gets, and none holds a secret.
 pub const RECORDED: &[&str] = &[
