@@ -1,7 +1,8 @@
 //! How fast each tool reads a large capture of its own kind, and that memory stays flat: `cargo bench --bench tools`.
 //!
 //! The capture is the golden one of the tool with the most text. What the tool wrote and what the program printed are repeated,
-//! in their proportion, until they have 100 MB (`-- --megabytes N` for less). Prints megabytes a second and how much memory the parser took on top of the capture; more than [`FLAT`] is a failure.
+//! in their proportion, until they have 100 MB (`-- --megabytes N` for less). Prints megabytes a second and how much memory
+//! the parser took on top of the capture; more than [`FLAT`] is a failure.
 
 #![allow(clippy::print_stdout, reason = "a benchmark reports on standard output")]
 

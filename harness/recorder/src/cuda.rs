@@ -3,7 +3,7 @@
 //! Handles are plain addresses here: the recorder compares and passes them on, and never looks into them.
 
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::dl::{Library, functions};
 
@@ -66,7 +66,7 @@ pub(crate) struct Driver {
     /// `cuFuncGetName` and `cuKernelGetName`, since 12.3.
     names: [Option<FunctionName>; 2],
     /// Which of them knew the last handle: a program has mostly handles of one kind, and a refusal is dearer than an answer.
-    name_first: AtomicBool,
+    named_by: AtomicUsize,
 }
 
 type FunctionName = unsafe extern "C" fn(*mut *const c_char, *mut c_void) -> i32;
@@ -89,11 +89,7 @@ impl Driver {
             // SAFETY: both have this signature; a kernel's handle may stand for its function.
             Some(unsafe { std::mem::transmute::<*mut c_void, FunctionName>(address.as_ptr()) })
         };
-        Ok(Self {
-            functions,
-            names: [name(c"cuFuncGetName"), name(c"cuKernelGetName")],
-            name_first: AtomicBool::new(true),
-        })
+        Ok(Self { functions, names: [name(c"cuFuncGetName"), name(c"cuKernelGetName")], named_by: AtomicUsize::new(0) })
     }
 
     /// As `cuDriverGetVersion` gives it: 13000 is 13.0.
@@ -118,14 +114,14 @@ impl Driver {
 
     /// The symbol of a kernel; null where the driver does not tell.
     pub(crate) fn function_name(&self, function: *mut c_void) -> *const c_char {
-        let first = self.name_first.load(Ordering::Relaxed);
-        for first_of_two in [first, !first] {
-            let Some(ask) = self.names[usize::from(!first_of_two)] else { continue };
+        let last = self.named_by.load(Ordering::Relaxed);
+        for which in [last, 1 - last] {
+            let Some(ask) = self.names[which] else { continue };
             let mut name = std::ptr::null();
             // SAFETY: a handle that the program is about to launch.
             if unsafe { ask(&raw mut name, function) } == 0 && !name.is_null() {
-                if first_of_two != first {
-                    self.name_first.store(first_of_two, Ordering::Relaxed);
+                if which != last {
+                    self.named_by.store(which, Ordering::Relaxed);
                 }
                 return name;
             }

@@ -195,8 +195,8 @@ impl Reporter {
             likeliest_first(&mut running);
         } else {
             // One a stream: the rest waits behind it.
-            let mut streams = Vec::new();
-            running.retain(|launch| !streams.contains(&launch.stream) && (streams.push(launch.stream), true).1);
+            let mut streams = HashSet::new();
+            running.retain(|launch| streams.insert(launch.stream));
         }
         let running: Vec<ring::Launch> = running.into_iter().copied().collect();
         let running = view.culprits(recorder, &running, &mut Vec::new());
@@ -264,7 +264,7 @@ fn line_key(launch: &ring::Launch) -> Option<LineKey> {
     Some((frames, launch.symbol, launch.autograd.node.map_or(0, |node| node.sequence), launch.graph))
 }
 
-/// So many are looked up: a backward launch's takes a walk through the ring.
+/// So many are looked up.
 const MOST_LINES: usize = 256;
 
 /// By PyTorch's number of the thread and the autograd sequence number that was next: the first and the last launch.

@@ -443,9 +443,8 @@ impl Inner {
 
     /// Whether something was launched on a stream, or is about to be, of which nobody knows that it is done.
     pub(crate) fn is_open_ended(&self, stream: &Known) -> bool {
-        let calling = |slot: &&Slot| slot.stream.id == stream.id && slot.calling.load(Ordering::Relaxed) != 0;
-        self.completed(stream.id) < stream.issued.load(Ordering::Relaxed)
-            || self.slots.iter().copied().any(|s| calling(&s))
+        let calling = |slot: &Slot| slot.stream.id == stream.id && slot.calling.load(Ordering::Relaxed) != 0;
+        self.completed(stream.id) < stream.issued.load(Ordering::Relaxed) || self.slots.iter().any(|slot| calling(slot))
     }
 
     /// How far each of a stream's threads has come.

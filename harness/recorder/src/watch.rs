@@ -132,10 +132,13 @@ fn watch() {
             && !faulted(recorder)
         {
             // Without a marker that is outstanding a call that takes long shows nothing: the driver may be loading a module.
-            if Recorder::quietly(|| is_marked_busy(recorder) || ask_streams(recorder) != Some(false)) == Some(true) {
-                reported = true;
-                Recorder::quietly(|| recorder.reporter.hang(recorder, "deadline", still.as_secs_f64()));
-            } else {
+            Recorder::quietly(|| {
+                reported = is_marked_busy(recorder) || ask_streams(recorder) != Some(false);
+                if reported {
+                    recorder.reporter.hang(recorder, "deadline", still.as_secs_f64());
+                }
+            });
+            if !reported {
                 since = Instant::now();
             }
         }

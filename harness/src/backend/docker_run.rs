@@ -32,7 +32,6 @@ use super::{BackendError, Job, Seen, after_text, prepare, probe, settled};
 use crate::capture::{CappedStream, Capture};
 use crate::case::Device;
 use crate::host::{Host, Need};
-use crate::recorder_env;
 
 /// The first process of a container.
 const INIT: &str = include_str!("docker_init.py");
@@ -114,8 +113,8 @@ pub struct Docker {
     /// The interpreter that the first process runs in.
     python: String,
     gpu: Option<Access>,
-    /// The launch recorder's libraries on this machine, by what needs them.
-    recorders: Vec<(Need, PathBuf)>,
+    /// The launch recorder's libraries: what needs it, where it is on this machine, and where in a container.
+    recorders: Vec<(Need, PathBuf, String)>,
     memory: i64,
     run: String,
     owner: Owner,
@@ -195,9 +194,11 @@ impl Docker {
             host: machine.clone(),
             python: python.into(),
             gpu,
-            recorders: LIBRARIES_OF_OURS
+            recorders: probe::RECORDERS
                 .into_iter()
-                .filter_map(|(need, _)| Some((need, PathBuf::from(program(need.name())?))))
+                .filter_map(|(need, library)| {
+                    Some((need, program(need.name())?.into(), format!("{RECORDER_FOLDER}/{library}")))
+                })
                 .collect(),
             memory: memory
                 .and_then(|bytes| i64::try_from(bytes).ok())
@@ -334,16 +335,16 @@ impl Docker {
 
     /// Where each of the launch recorder's libraries is in a container, by the name of the need.
     fn libraries(&self) -> BTreeMap<&'static str, String> {
-        self.recorders.iter().map(|(need, _)| (need.name(), library_inside(*need))).collect()
+        self.recorders.iter().map(|(need, _, inside)| (need.name(), inside.clone())).collect()
     }
 
     /// What a container sees of this machine's files: nothing that it can write.
     fn mounts(&self, scenario: Option<&Path>, needed: impl Fn(Need) -> bool) -> Vec<Mount> {
-        let libraries = self.recorders.iter().filter(|(need, _)| needed(*need));
+        let libraries = self.recorders.iter().filter(|(need, ..)| needed(*need));
         let mounted = scenario.map(|folder| (folder, SCENARIO.to_string()));
         mounted
             .into_iter()
-            .chain(libraries.map(|(need, library)| (library.as_path(), library_inside(*need))))
+            .chain(libraries.map(|(_, library, inside)| (library.as_path(), inside.clone())))
             .map(|(source, target)| Mount {
                 target: Some(target),
                 source: Some(source.display().to_string()),
@@ -541,16 +542,6 @@ impl Docker {
             }
         }
     }
-}
-
-/// The launch recorder's two ways into a program.
-const LIBRARIES_OF_OURS: [(Need, &str); 2] =
-    [(Need::Recorder, recorder_env::LIBRARY), (Need::RecorderPreload, recorder_env::PRELOAD_LIBRARY)];
-
-/// Where the launch recorder's library for a need is in a container.
-fn library_inside(need: Need) -> String {
-    let name = LIBRARIES_OF_OURS.iter().find(|(of, _)| *of == need).map_or(recorder_env::LIBRARY, |(_, name)| name);
-    format!("{RECORDER_FOLDER}/{name}")
 }
 
 /// The user of a case: whoever owns the scenario can read it, unless that is root.

@@ -131,8 +131,7 @@ pub async fn probe(faultlab: &Path, python: &str) -> Host {
     }
     let (python, torch, more) = apart(python);
     programs.extend(more);
-    programs.push(recorder(Need::Recorder, &library_beside(faultlab, LIBRARY)));
-    programs.push(recorder(Need::RecorderPreload, &library_beside(faultlab, PRELOAD_LIBRARY)));
+    programs.extend(RECORDERS.map(|(need, library)| recorder(need, &library_beside(faultlab, library))));
     Host { os: os(), gpus, driver: driver(), cuda: smi, python, torch, docker, programs }
 }
 
@@ -160,6 +159,9 @@ fn apart(answer: Probed<Interpreter>) -> (Probed<Python>, Probed<Torch>, [Progra
     ];
     (python, torch, programs)
 }
+
+/// The launch recorder's two ways into a program, and the library of each.
+pub(super) const RECORDERS: [(Need, &str); 2] = [(Need::Recorder, LIBRARY), (Need::RecorderPreload, PRELOAD_LIBRARY)];
 
 /// The launch recorder's library for a need. It is not loaded: that is done in the program to be recorded.
 pub fn recorder(need: Need, path: &Path) -> Program {
@@ -243,8 +245,8 @@ pub(super) fn image_host(machine: &Host, answer: &str, libraries: &BTreeMap<&str
         })
         .collect();
     programs.extend(more);
-    let ours = [Need::Recorder.name(), Need::RecorderPreload.name()];
-    programs.extend(machine.programs.iter().filter(|p| ours.contains(&p.name.as_str())).map(|outside| {
+    let is_recorder = |program: &&Program| RECORDERS.iter().any(|(need, _)| program.name == need.name());
+    programs.extend(machine.programs.iter().filter(is_recorder).map(|outside| {
         let path = libraries.get(outside.name.as_str()).cloned();
         let version = match (recorders.get(&outside.name).map(String::as_str), &path) {
             (Some(""), Some(library)) => Ok(format!("this machine's, which the image can load, at {library}")),

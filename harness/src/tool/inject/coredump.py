@@ -39,9 +39,10 @@ class Dump:
             code = ask(driver, ENABLE_ON_EXCEPTION, on)
             if code == 0:
                 ask(driver, FILE, name)
-                self.file = name.value.decode(errors="replace") if on.value else ""
+                file = name.value.decode(errors="replace")
+                self.file = file if on.value else ""
                 message = f"driver: core dump on exception is {'on' if on.value else 'off'}"
-                faultlab_inject.report(message, values=[f"file {name.value.decode(errors='replace')}"], note=True)
+                faultlab_inject.report(message, values=[f"file {file}"], note=True)
             else:
                 faultlab_inject.report(f"driver: cuCoredumpGetAttributeGlobal returned {code}", note=True)
         except Exception as error:
