@@ -111,12 +111,17 @@ pub(super) fn words(error: &Error) -> String {
     }
 }
 
+/// Up to version 1.42 of its API an engine says `<none>:<none>` or `<none>@<none>` of an image that has no name, and then
+/// does not take it for one.
+fn is_a_name(name: &str) -> bool {
+    !name.starts_with("<none>")
+}
+
 /// The names under which an image is ours to remove. One without any name is what a failed build left. One that was
 /// pulled is also held by its digest, which goes last; where somebody gave it another name, only ours go.
 fn our_names(image: &ImageSummary) -> Vec<String> {
-    let named = |name: &&String| !name.starts_with("<none>");
-    let tags: Vec<&String> = image.repo_tags.iter().filter(named).collect();
-    let digests: Vec<&String> = image.repo_digests.iter().filter(named).collect();
+    let tags: Vec<&String> = image.repo_tags.iter().filter(|name| is_a_name(name)).collect();
+    let digests: Vec<&String> = image.repo_digests.iter().filter(|name| is_a_name(name)).collect();
     if tags.is_empty() && digests.is_empty() {
         return vec![image.id.clone()];
     }
@@ -293,7 +298,7 @@ impl Engine {
         let options = ListImagesOptionsBuilder::default().filters(&filters).build();
         let mut images = self.docker.list_images(Some(options)).await.map_err(failed("list the images"))?;
         images.sort_by_key(|image| std::cmp::Reverse(image.created));
-        Ok(images.into_iter().flat_map(|image| image.repo_tags).collect())
+        Ok(images.into_iter().flat_map(|image| image.repo_tags).filter(|name| is_a_name(name)).collect())
     }
 
     /// Removes what builds of a variant left that has no name. What is still in use stays.

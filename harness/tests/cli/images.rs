@@ -205,6 +205,39 @@ fn container_image_is_built_once_and_anew_when_an_input_changes() {
 }
 
 #[test]
+fn container_image_of_a_stage_has_no_name_and_is_nobodys() {
+    if !require("docker") {
+        return;
+    }
+    let images = Images::new("stage");
+    let variant = &images.variant;
+    let steps = format!(
+        "FROM ${{BASE}} AS first\nRUN echo made > /made\nFROM first\nLABEL managed-by=faultlab faultlab.variant={variant}\n"
+    );
+    images.cli.write(&format!("images/{variant}/Dockerfile"), format!("ARG BASE\n{steps}"));
+    let stage = images.build(&["--stage", "first"]).expect(0);
+    assert!(stage.text().contains("stage first") && images.names().is_empty(), "{}", stage.text());
+    // It has the recipe's label all the same.
+    let left = images.docker(&[
+        "images",
+        "--all",
+        "--quiet",
+        "--filter",
+        "label=faultlab.recipe",
+        "--filter",
+        "dangling=true",
+    ]);
+    assert!(!left.is_empty(), "the stage is no image of this engine: {}", images.docker(&["images", "--all"]));
+    let listed = images.cli.run(&["images", "list", "--format", "json"]).expect(0);
+    let rows: Vec<serde_json::Value> = serde_json::from_slice(&listed.stdout).expect("JSON");
+    let row = rows.iter().find(|row| row["variant"] == **variant).expect("the variant");
+    assert_eq!(row["built"], false, "{row}");
+    let built = images.build(&[]).expect(0);
+    assert!(built.text().contains("built in"), "{}", built.text());
+    images.cli.run(&["images", "clean", variant]).expect(0);
+}
+
+#[test]
 fn container_image_whose_step_fails_names_the_step_and_shows_its_last_lines() {
     if !require("docker") {
         return;
