@@ -78,7 +78,7 @@ const IDS: usize = 1024;
 
 /// The ids of entry points that end in `_ptsz`: their stream 0 is the per-thread one.
 const fn is_per_thread(id: u32) -> bool {
-    matches!(id, 418..=445 | 478 | 496 | 498 | 515 | 540 | 588 | 653 | 657 | 721)
+    matches!(id, 418..=445 | 478 | 496 | 498 | 515 | 540 | 588 | 653 | 657 | 721 | 777 | 779 | 797 | 799 | 838 | 840)
 }
 
 impl Table {
@@ -103,7 +103,7 @@ impl Table {
         // cuCtxSynchronize, cuEventSynchronize, cuStreamSynchronize, its _ptsz, cuCtxSynchronize_v2, and the copies that wait:
         // cuMemcpyDtoH_v2, cuMemcpy.
         set(&[17, 121, 126, 440, 800, 278, 305], Op::Synchronize);
-        for &(id, kind, offset) in TRANSFERS {
+        for &(id, kind, offset) in TRANSFERS.iter().chain(NEW_COPIES) {
             table[id] = Op::Transfer(kind, u16::try_from(offset).expect("parameters are small"));
         }
         Self(table)
@@ -136,6 +136,13 @@ pub(crate) fn waited_for(id: u32) -> Waited {
         17 | 800 => Waited::Context,
         _ => Waited::DefaultStream,
     }
+}
+
+/// Whether a copy of this id stays on the devices, by its name. Any other may be of pageable memory, and waits then for what
+/// is before it in the stream.
+pub(crate) fn stays_on_devices(id: u32) -> bool {
+    // cuMemcpyDtoDAsync, _v2, _v2_ptsz, cuMemcpyPeerAsync, _ptsz, cuMemcpy3DPeerAsync, _ptsz
+    matches!(id, 64 | 281 | 423 | 319 | 426 | 321 | 427)
 }
 
 /// The stream of a call, with stream 0 of a per-thread entry point spelt out.
@@ -202,6 +209,25 @@ const TRANSFERS: &[(usize, Kind, usize)] = &[
     (433, Memset, offset_of!(sys::cuMemsetD2D32Async_ptsz_params_st, hStream)), // cuMemsetD2D32Async_ptsz
 ];
 
+/// Entry points that are newer than the bindings. All their parameters are words, of which the stream is the last.
+///
+/// Source: CUPTI 13, `generated_cuda_meta.h`.
+#[rustfmt::skip]
+const NEW_COPIES: &[(usize, Kind, usize)] = &[
+    (776, Memcpy, 64), // cuMemcpyBatchAsync, CUDA 12.8
+    (777, Memcpy, 64), // cuMemcpyBatchAsync_ptsz
+    (796, Memcpy, 56), // cuMemcpyBatchAsync_v2, CUDA 13.0
+    (797, Memcpy, 56), // cuMemcpyBatchAsync_v2_ptsz
+    (778, Memcpy, 32), // cuMemcpy3DBatchAsync, CUDA 12.8
+    (779, Memcpy, 32), // cuMemcpy3DBatchAsync_ptsz
+    (798, Memcpy, 24), // cuMemcpy3DBatchAsync_v2, CUDA 13.0
+    (799, Memcpy, 24), // cuMemcpy3DBatchAsync_v2_ptsz
+    (837, Memcpy, 32), // cuMemcpyWithAttributesAsync, CUDA 13.2
+    (838, Memcpy, 32), // cuMemcpyWithAttributesAsync_ptsz
+    (839, Memcpy, 16), // cuMemcpy3DWithAttributesAsync, CUDA 13.2
+    (840, Memcpy, 16), // cuMemcpy3DWithAttributesAsync_ptsz
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,6 +263,28 @@ mod tests {
             assert_eq!(table.get(id as u32), op, "{id:?}");
         }
         assert_eq!(table.get(u32::MAX), Op::Other);
+    }
+
+    #[test]
+    fn copies_that_stay_on_devices() {
+        use sys::CUpti_driver_api_trace_cbid_enum as id;
+        for id in [
+            id::CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync,
+            id::CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync_v2,
+            id::CUPTI_DRIVER_TRACE_CBID_cuMemcpyDtoDAsync_v2_ptsz,
+            id::CUPTI_DRIVER_TRACE_CBID_cuMemcpyPeerAsync,
+            id::CUPTI_DRIVER_TRACE_CBID_cuMemcpyPeerAsync_ptsz,
+            id::CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DPeerAsync,
+            id::CUPTI_DRIVER_TRACE_CBID_cuMemcpy3DPeerAsync_ptsz,
+        ] {
+            assert!(stays_on_devices(id as u32), "{id:?}");
+            assert!(matches!(Table::new().get(id as u32), Op::Transfer(Memcpy, _)), "{id:?}");
+        }
+        let staying = (0..IDS).filter(|id| stays_on_devices(u32::try_from(*id).expect("small"))).count();
+        assert_eq!(staying, 7);
+        for id in [id::CUPTI_DRIVER_TRACE_CBID_cuMemcpyHtoDAsync_v2, id::CUPTI_DRIVER_TRACE_CBID_cuMemcpyAsync] {
+            assert!(!stays_on_devices(id as u32), "{id:?}");
+        }
     }
 
     #[test]

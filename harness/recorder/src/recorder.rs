@@ -242,7 +242,7 @@ impl Recorder {
         // A copy of pageable memory waits for the device in the call itself: what came before must be told from it.
         let parted = match shape.kind {
             Kind::Kernel => symbol.risky,
-            Kind::Memcpy => true,
+            Kind::Memcpy => !ops::stays_on_devices(call.id),
             Kind::Graph | Kind::Memset => false,
         };
         let fenced = self.config.markers == Markers::Adaptive

@@ -425,6 +425,16 @@ fn a_copy_or_a_fill_that_faults() {
     }
 }
 
+/// A marker costs the GPU 2 us, and a copy that cannot wait in its call needs none before it.
+#[test]
+fn copies_between_devices_share_a_marker() {
+    let markers = |from: &str| session("many_copies.py").args(&[from]).run().exits()[0].markers;
+    let (device, host) = (markers("device"), markers("host"));
+    // One behind the kernel, one before the program waits, one at its end.
+    assert!(device <= 3, "{device}");
+    assert!(host >= 12, "{host}");
+}
+
 #[test]
 fn a_neighbour_that_had_not_finished_is_a_candidate() {
     for program in ["busy_neighbour.py", "two_faults.py"] {
