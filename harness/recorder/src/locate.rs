@@ -108,7 +108,8 @@ impl<'a> Scene<'a> {
 
     /// Where a launch stands.
     pub(crate) fn state(&self, launch: &Launch) -> State {
-        let Some(lane) = self.lane(launch.stream) else { return State::Waiting };
+        // A stream is forgotten only when everything in it was done.
+        let Some(lane) = self.lane(launch.stream) else { return State::Completed };
         if lane.is_complete(launch) {
             State::Completed
         } else if lane.window.iter().any(|l| l.seq == launch.seq) && !self.is_blocked(lane) {

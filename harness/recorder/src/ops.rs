@@ -63,6 +63,8 @@ pub(crate) enum Op {
     RecordEvent,
     /// Lets a stream wait for an event.
     WaitEvent,
+    /// Destroys an event.
+    DestroyEvent,
     /// Destroys a stream.
     DestroyStream,
     /// Destroys or resets a context.
@@ -97,6 +99,7 @@ impl Table {
         set(&[516], Op::DestroyExec);
         set(&[119, 441, 587, 588], Op::RecordEvent);
         set(&[295, 436], Op::WaitEvent);
+        set(&[122, 325], Op::DestroyEvent);
         set(&[127, 326], Op::DestroyStream);
         // cuCtxDestroy, cuCtxDestroy_v2, cuDevicePrimaryCtxReset, _v2, cuDevicePrimaryCtxRelease, _v2
         set(&[11, 322, 387, 389, 544, 545], Op::DestroyContext);
@@ -159,8 +162,7 @@ pub(crate) const QUIET: &[u32] = &[
     499, 500, 536, 629, 630, 729, 730,
     541, // cuStreamIsCapturing, cuStreamGetCaptureInfo, cuThreadExchangeStreamCaptureMode
     626, 677, 85, 481, 566, 686, 687, 718, 719, 733, 734, // cuGetProcAddress, attributes of functions and kernels
-    118, 325, 120,
-    125, // cuEventCreate, cuEventDestroy_v2, cuEventQuery, cuStreamQuery: the watcher sees their error too
+    118, 120, 125, // cuEventCreate, cuEventQuery, cuStreamQuery: the watcher sees their error too
     483, 759, 368, 369, 693, 574, 575, // cuStreamGetCtx, …Priority, …Flags, …Id, …Attribute
     374, 451, 676, 675, 543, // cuOccupancy…
     681, 682, 697, 137, 296, 370, 673, 373, 372, 695, 312, // lookups and limits, cuTensorMapEncodeTiled
@@ -252,6 +254,8 @@ mod tests {
             (id::CUPTI_DRIVER_TRACE_CBID_cuGraphClone, Op::Clone),
             (id::CUPTI_DRIVER_TRACE_CBID_cuEventRecordWithFlags_ptsz, Op::RecordEvent),
             (id::CUPTI_DRIVER_TRACE_CBID_cuStreamWaitEvent, Op::WaitEvent),
+            (id::CUPTI_DRIVER_TRACE_CBID_cuEventDestroy, Op::DestroyEvent),
+            (id::CUPTI_DRIVER_TRACE_CBID_cuEventDestroy_v2, Op::DestroyEvent),
             (id::CUPTI_DRIVER_TRACE_CBID_cuStreamDestroy_v2, Op::DestroyStream),
             (id::CUPTI_DRIVER_TRACE_CBID_cuCtxDestroy_v2, Op::DestroyContext),
             (id::CUPTI_DRIVER_TRACE_CBID_cuDevicePrimaryCtxReset_v2, Op::DestroyContext),

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use cudarc::cupti::sys;
 
@@ -159,13 +159,23 @@ impl Recorder {
             Op::EndCapture => self.ending_capture(call),
             Op::RecordEvent => {
                 let (stream, event) = (call.stream(1), call.word(0));
-                self.streams.recorded(call.context, stream, thread(), event, self.ring.last());
+                if self.capture_of(stream).is_some() {
+                    // It tells of the graph alone, whatever it told before.
+                    self.streams.event_is_gone(event);
+                } else {
+                    self.streams.recorded(call.context, stream, thread(), event, self.ring.last());
+                }
             }
             Op::WaitEvent => {
                 let (stream, event) = (call.stream(0), call.word(1));
-                self.streams.waits(call.context, stream, thread(), event, self.ring.last());
+                if self.capture_of(stream).is_none() && self.streams.is_recorded(event) {
+                    // Its first launch may be still to come.
+                    let slot = self.slot(call, stream);
+                    self.streams.waits(&slot.stream, event, self.ring.last());
+                }
             }
-            Op::DestroyStream => self.streams.close(call.context, call.word(0)),
+            Op::DestroyEvent => self.streams.event_is_gone(call.word(0)),
+            Op::DestroyStream => self.destroying_stream(call),
             Op::DestroyContext => self.destroying_context(call),
             Op::Synchronize => {
                 self.streams.begins_to_wait();
@@ -225,7 +235,8 @@ impl Recorder {
                 Some(which) => self.streams.synchronised(call.context, which, call.correlation()),
                 None => self.streams.event_reached(call.word(0)),
             },
-            Op::Other | Op::RecordEvent | Op::WaitEvent | Op::DestroyStream | Op::DestroyContext => {}
+            Op::Other | Op::RecordEvent | Op::WaitEvent | Op::DestroyEvent | Op::DestroyStream | Op::DestroyContext => {
+            }
         }
     }
 
@@ -248,7 +259,7 @@ impl Recorder {
         let fenced = self.config.markers == Markers::Adaptive
             && parted
             && slot.unmarked.load(Ordering::Relaxed) > 0
-            && self.mark(slot, slot.last.load(Ordering::Relaxed));
+            && self.mark(&slot, slot.last.load(Ordering::Relaxed));
         slot.calling.store(self.ring.last() + 1, Ordering::Relaxed);
         let seq = self.ring.draw();
         let mut launch = self.describe(call, &shape, symbol);
@@ -293,7 +304,7 @@ impl Recorder {
                     || (unmarked >= IDLE_STRIDE && slot.is_caught_up())
             }
         };
-        let marked = due && self.mark(slot, seq);
+        let marked = due && self.mark(&slot, seq);
         self.ring.returned(seq, self.ring.last(), marked);
         self.reporter.first_launch(self, slot.stream.device);
     }
@@ -387,19 +398,31 @@ impl Recorder {
         self.capture_marker(id, stream, marker);
     }
 
+    /// What has no marker yet gets one now: nobody could ask later whether it is done.
+    fn destroying_stream(&self, call: &Call<'_>) {
+        let handle = call.word(0);
+        self.mark_those(|slot| slot.stream.context == call.context && slot.stream.handle == handle);
+        self.streams.close(call.context, handle);
+    }
+
     /// The host is about to wait: a marker costs nothing now, and tells what it waits for.
     fn before_wait(&self, call: &Call<'_>) {
+        let me = thread();
+        self.mark_those(|slot| slot.stream.context == call.context && slot.thread == me);
+    }
+
+    /// Marks what has no marker yet, of some slots of the current context.
+    fn mark_those(&self, which: impl Fn(&Slot) -> bool) {
         if self.config.markers != Markers::Adaptive || self.captures.any() {
             return;
         }
-        let (context, me) = (call.context, thread());
-        let due: Vec<&'static Slot> = {
+        let due: Vec<Arc<Slot>> = {
             let inner = self.streams.lock();
-            let mine = inner.slots.iter().filter(|s| s.stream.context == context && s.thread == me);
-            mine.filter(|s| s.stream.is_open() && s.unmarked.load(Ordering::Relaxed) > 0).copied().collect()
+            let unmarked = |s: &Slot| s.stream.is_open() && s.unmarked.load(Ordering::Relaxed) > 0;
+            inner.slots.iter().filter(|s| which(s) && unmarked(s)).cloned().collect()
         };
         for slot in due {
-            self.mark(slot, slot.last.load(Ordering::Relaxed));
+            self.mark(&slot, slot.last.load(Ordering::Relaxed));
         }
     }
 
@@ -459,7 +482,7 @@ impl Recorder {
         }
     }
 
-    fn slot(&self, call: &Call<'_>, stream: Stream) -> &'static Slot {
+    fn slot(&self, call: &Call<'_>, stream: Stream) -> Arc<Slot> {
         self.streams.slot(&self.driver, &self.words, call.context, stream, thread())
     }
 

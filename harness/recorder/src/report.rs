@@ -207,7 +207,7 @@ impl Reporter {
 
     pub(crate) fn exit(&self, recorder: &Recorder) {
         let launches = recorder.ring.last();
-        let streams = recorder.streams.lock().streams.len();
+        let streams = recorder.streams.lock().seen;
         let written = usize::try_from(launches).unwrap_or(usize::MAX).saturating_mul(size_of::<ring::Launch>());
         let ring = recorder.ring.bytes().min(written);
         let python = recorder.python().map_or(0, crate::python::Python::bytes);
@@ -215,7 +215,7 @@ impl Reporter {
             launches,
             markers: recorder.markers_set(),
             evicted: launches.saturating_sub(recorder.ring.capacity()),
-            streams: u32::try_from(streams).unwrap_or(u32::MAX),
+            streams,
             bytes: ring as u64 + recorder.words.bytes() + python as u64,
             faulted: self.faulted.load(Ordering::Relaxed),
         }));
@@ -232,9 +232,10 @@ struct Taken {
 
 impl Taken {
     fn take(recorder: &Recorder, context: Option<Context>) -> Self {
+        let is_ours = |s: &Known| context.is_none_or(|c| s.context == c);
         let (progress, devices): (Vec<Progress>, HashMap<u32, i32>) = {
             let inner = recorder.streams.lock();
-            let of_context = inner.streams.iter().filter(|s| context.is_none_or(|c| s.context == c));
+            let of_context = inner.streams.iter().filter(|s| is_ours(s));
             let read = |stream: &Known| Progress {
                 stream: stream.id,
                 completed: inner.completed(stream.id),
@@ -244,9 +245,10 @@ impl Taken {
                 context: stream.context,
                 order: stream.order,
             };
-            (of_context.map(|s| read(s)).collect(), inner.streams.iter().map(|s| (s.id, s.device)).collect())
+            let known = inner.past.iter().chain(&inner.streams).filter(|s| is_ours(s));
+            (of_context.map(|s| read(s)).collect(), known.map(|s| (s.id, s.device)).collect())
         };
-        let ours = |launch: &ring::Launch| progress.iter().any(|s| s.stream == launch.stream);
+        let ours = |launch: &ring::Launch| devices.contains_key(&launch.stream);
         let launches = recorder.ring.iter().filter(ours).collect();
         Self { launches, progress, devices, forgotten: recorder.ring.last() > recorder.ring.capacity() }
     }

@@ -3,11 +3,14 @@
 //! A *slot* is a word of pinned memory into which the GPU writes the ordinal of the last launch that is done. There is one
 //! for each stream and launching thread: so a slot's ordinals rise in the order of the stream without any lock between
 //! threads.
+//!
+//! Streams are destroyed, threads end, and a server may have a new one for each request: what is over and done is
+//! forgotten from time to time, and its words are given to others.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::cuda::{Context, Driver, Order, PER_THREAD, Pinned, Stream};
 
@@ -26,14 +29,27 @@ impl Word {
     pub(crate) fn device(self) -> u64 {
         self.0.device
     }
+
+    /// Before its first use and each further one.
+    fn reset(self) {
+        // SAFETY: as above, and the GPU has written all that it was told to.
+        unsafe { AtomicU32::from_ptr(self.0.host as *mut u32) }.store(0, Ordering::Release);
+    }
 }
 
-/// Words, handed out one by one and never taken back.
+/// Words, handed out one by one.
 #[derive(Default)]
 pub(crate) struct Words {
-    chunk: Mutex<Option<(Pinned, usize)>>,
-    given: AtomicU32,
+    store: Mutex<Store>,
+    /// In all, of which some may be free again.
+    made: AtomicU32,
     refused: AtomicI32,
+}
+
+#[derive(Default)]
+struct Store {
+    chunk: Option<(Pinned, usize)>,
+    free: Vec<Word>,
 }
 
 const CHUNK: usize = 64 * 1024;
@@ -42,18 +58,28 @@ const STEP: usize = 64;
 const MOST_WORDS: u32 = 1 << 16;
 
 impl Words {
-    /// A new word, zero.
+    /// A word that nobody has, zero.
     pub(crate) fn next(&self, driver: &Driver) -> Result<Word, i32> {
-        if self.given.fetch_add(1, Ordering::Relaxed) >= MOST_WORDS {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(word) = store.free.pop() {
+            word.reset();
+            return Ok(word);
+        }
+        if self.made.load(Ordering::Relaxed) >= MOST_WORDS {
             return Err(0);
         }
-        let mut chunk = self.chunk.lock().unwrap_or_else(PoisonError::into_inner);
-        let (pinned, used) = match *chunk {
+        let (pinned, used) = match store.chunk {
             Some((pinned, used)) if used + STEP <= CHUNK => (pinned, used),
             _ => (driver.pinned(CHUNK).inspect_err(|code| self.refused.store(*code, Ordering::Relaxed))?, 0),
         };
-        *chunk = Some((pinned, used + STEP));
+        store.chunk = Some((pinned, used + STEP));
+        self.made.fetch_add(1, Ordering::Relaxed);
         Ok(Word(Pinned { host: pinned.host + used, device: pinned.device + used as u64 }))
+    }
+
+    /// Takes a word back. The GPU must have written everything to it that it was told to.
+    fn give_back(&self, word: Word) {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).free.push(word);
     }
 
     /// The driver's error, if it gave no memory.
@@ -63,7 +89,7 @@ impl Words {
 
     /// Bytes of pinned memory.
     pub(crate) fn bytes(&self) -> u64 {
-        u64::from(self.given.load(Ordering::Relaxed)).div_ceil((CHUNK / STEP) as u64) * CHUNK as u64
+        u64::from(self.made.load(Ordering::Relaxed)).div_ceil((CHUNK / STEP) as u64) * CHUNK as u64
     }
 }
 
@@ -90,8 +116,10 @@ pub(crate) struct Known {
 /// One thread's launches on one stream.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    pub(crate) stream: &'static Known,
+    pub(crate) stream: Arc<Known>,
     pub(crate) thread: i32,
+    /// Gone when the thread has ended. A later one of the same id takes the slot over.
+    owner: Mutex<Weak<()>>,
     word: Option<Word>,
     /// The last launch whose completion is marked. Set before the marker is: the GPU may be quicker than we are.
     marked: AtomicU64,
@@ -132,6 +160,20 @@ impl Slot {
     /// Whether a marker is on its way.
     pub(crate) fn waits_for_marker(&self) -> bool {
         self.completed() < self.marked.load(Ordering::Relaxed)
+    }
+
+    /// Whether its thread has ended.
+    fn is_left(&self) -> bool {
+        let left = self.owner.lock().unwrap_or_else(PoisonError::into_inner).strong_count() == 0;
+        // What the thread did last is seen after its end is.
+        fence(Ordering::Acquire);
+        left
+    }
+
+    /// Whether everything that its thread launched is done, and every marker written.
+    fn is_done(&self) -> bool {
+        let done = self.completed().max(self.stream.synchronised.load(Ordering::Relaxed));
+        !self.is_awaited() && done >= self.last.load(Ordering::Relaxed)
     }
 
     /// Marks the completion of everything up to `seq`.
@@ -200,26 +242,45 @@ pub(crate) struct Streams {
     /// Calls that wait for the device: how many began, and how many returned.
     waits_begun: AtomicU64,
     waits_ended: AtomicU64,
+    never_ends: Arc<()>,
 }
 
 #[derive(Default)]
 pub(crate) struct Inner {
-    pub(crate) streams: Vec<&'static Known>,
-    pub(crate) slots: Vec<&'static Slot>,
+    /// In the order of their ordinals.
+    pub(crate) streams: Vec<Arc<Known>>,
+    pub(crate) slots: Vec<Arc<Slot>>,
     pub(crate) contexts: Vec<Seen>,
+    /// Streams that were destroyed and are forgotten, as far as the ring may still hold launches of them: those were done.
+    pub(crate) past: VecDeque<Arc<Known>>,
+    /// Streams seen in all.
+    pub(crate) seen: u32,
+    /// Of each stream, threads that have ended, and how far they had come.
+    left: HashMap<u32, VecDeque<(i32, u64)>>,
     waits: HashMap<u32, VecDeque<Wait>>,
     events: HashMap<usize, Recorded>,
+    /// With so many slots, what is over is looked for.
+    sweep_at: usize,
 }
 
-/// A thread's slots: few, so a list.
-type Cache = Vec<(u64, Context, Stream, &'static Slot)>;
+/// What a thread has at hand.
+struct Mine {
+    /// Goes with the thread.
+    alive: Option<Arc<()>>,
+    /// Its slots: few, so a list.
+    slots: Vec<(u64, Context, Stream, Arc<Slot>)>,
+}
 
 thread_local! {
-    static CACHE: RefCell<Cache> = const { RefCell::new(Vec::new()) };
+    static MINE: RefCell<Mine> = const { RefCell::new(Mine { alive: None, slots: Vec::new() }) };
 }
 
 const MOST_WAITS: usize = 64;
 const MOST_EVENTS: usize = 1 << 16;
+const MOST_PAST: usize = 1 << 12;
+const MOST_LEFT: usize = 256;
+/// Fewer slots than this are no burden.
+const FEW_SLOTS: usize = 256;
 
 impl Streams {
     /// The calling thread's slot on a stream of the current context.
@@ -230,34 +291,50 @@ impl Streams {
         context: Context,
         stream: Stream,
         thread: i32,
-    ) -> &'static Slot {
+    ) -> Arc<Slot> {
         let epoch = self.epoch.load(Ordering::Acquire);
-        let cached = CACHE.try_with(|cache| {
-            let cache = cache.try_borrow().ok()?;
-            let found = cache.iter().rev().find(|(e, c, s, _)| *e == epoch && *c == context && *s == stream);
-            found.map(|(.., slot)| *slot)
+        let cached = MINE.try_with(|mine| {
+            let mine = mine.try_borrow().ok()?;
+            let found = mine.slots.iter().rev().find(|(e, c, s, _)| *e == epoch && *c == context && *s == stream);
+            found.map(|(.., slot)| Arc::clone(slot))
         });
         if let Ok(Some(slot)) = cached {
             return slot;
         }
-        let slot = self.make(driver, words, context, stream, thread);
-        let _ = CACHE.try_with(|cache| {
-            if let Ok(mut cache) = cache.try_borrow_mut() {
-                cache.retain(|(e, ..)| *e == epoch);
-                cache.push((epoch, context, stream, slot));
+        let owner = MINE.try_with(|mine| {
+            let mut mine = mine.try_borrow_mut().ok()?;
+            Some(Arc::downgrade(mine.alive.get_or_insert_default()))
+        });
+        // A thread that is just ending cannot tell when it has.
+        let owner = owner.ok().flatten().unwrap_or_else(|| Arc::downgrade(&self.never_ends));
+        let slot = self.make(driver, words, context, stream, thread, owner);
+        let _ = MINE.try_with(|mine| {
+            if let Ok(mut mine) = mine.try_borrow_mut() {
+                mine.slots.retain(|(e, ..)| *e == epoch);
+                mine.slots.push((epoch, context, stream, Arc::clone(&slot)));
             }
         });
         slot
     }
 
-    fn make(&self, driver: &Driver, words: &Words, context: Context, stream: Stream, thread: i32) -> &'static Slot {
-        let owner = if stream == PER_THREAD { thread } else { 0 };
+    fn make(
+        &self,
+        driver: &Driver,
+        words: &Words,
+        context: Context,
+        stream: Stream,
+        thread: i32,
+        owner: Weak<()>,
+    ) -> Arc<Slot> {
+        let of = if stream == PER_THREAD { thread } else { 0 };
         // One slot only: a second one would know nothing of the launches that the first has not marked yet.
         let existing = {
             let inner = self.lock();
-            let known = inner.find(context, stream, owner);
+            let known = inner.find(context, stream, of);
             known.and_then(|known| {
-                inner.slots.iter().rev().find(|s| s.stream.id == known.id && s.thread == thread).copied()
+                let slot = inner.slots.iter().rev().find(|s| s.stream.id == known.id && s.thread == thread)?;
+                slot.owner.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&owner);
+                Some(Arc::clone(slot))
             })
         };
         if let Some(slot) = existing {
@@ -271,32 +348,37 @@ impl Streams {
         if fresh && !inner.contexts.iter().any(|seen| seen.context == context) {
             inner.contexts.push(Seen { context, probe, faulted: false });
         }
-        let known = inner.find(context, stream, owner).unwrap_or_else(|| {
-            let id = u32::try_from(inner.streams.len()).unwrap_or(u32::MAX);
-            let known: &'static Known = Box::leak(Box::new(Known {
-                id,
+        if inner.slots.len() >= inner.sweep_at.max(FEW_SLOTS) {
+            inner.forget_what_is_over(words);
+            inner.sweep_at = 2 * inner.slots.len();
+        }
+        let known = inner.find(context, stream, of).cloned().unwrap_or_else(|| {
+            let known = Arc::new(Known {
+                id: inner.seen,
                 context,
                 handle: stream,
-                thread: owner,
+                thread: of,
                 order,
                 device,
                 issued: AtomicU64::new(0),
                 synchronised: AtomicU64::new(0),
                 closed: AtomicBool::new(false),
-            }));
-            inner.streams.push(known);
+            });
+            inner.seen = inner.seen.saturating_add(1);
+            inner.streams.push(Arc::clone(&known));
             known
         });
-        let slot: &'static Slot = Box::leak(Box::new(Slot {
+        let slot = Arc::new(Slot {
             stream: known,
             thread,
+            owner: Mutex::new(owner),
             word,
             marked: AtomicU64::new(0),
             last: AtomicU64::new(0),
             calling: AtomicU64::new(0),
             unmarked: AtomicU32::new(0),
-        }));
-        inner.slots.push(slot);
+        });
+        inner.slots.push(Arc::clone(&slot));
         slot
     }
 
@@ -320,13 +402,18 @@ impl Streams {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
+    /// An event is about to be destroyed: its handle may mean another one soon, which nobody has recorded.
+    pub(crate) fn event_is_gone(&self, event: usize) {
+        self.lock().events.remove(&event);
+    }
+
     /// An event is about to be recorded; `last` is the last ordinal so far.
     pub(crate) fn recorded(&self, context: Context, stream: Stream, thread: i32, event: usize, last: u64) {
         let mut inner = self.lock();
         if inner.events.len() >= MOST_EVENTS {
             inner.events.clear();
         }
-        match inner.find(context, stream, if stream == PER_THREAD { thread } else { 0 }) {
+        match inner.find(context, stream, if stream == PER_THREAD { thread } else { 0 }).cloned() {
             Some(known) => {
                 let issued = known.issued.load(Ordering::Relaxed);
                 inner.events.insert(event, Recorded { stream: known.id, issued, last })
@@ -372,19 +459,21 @@ impl Streams {
     pub(crate) fn event_reached(&self, event: usize) {
         let inner = self.lock();
         if let Some(recorded) = inner.events.get(&event)
-            && let Some(known) = inner.streams.get(recorded.stream as usize)
+            && let Some(known) = inner.known(recorded.stream)
         {
             known.synchronise(recorded.issued);
         }
     }
 
-    /// A stream was made to wait for an event; `last` is the last ordinal so far.
-    pub(crate) fn waits(&self, context: Context, stream: Stream, thread: i32, event: usize, last: u64) {
+    /// Whether it is known what an event tells.
+    pub(crate) fn is_recorded(&self, event: usize) -> bool {
+        self.lock().events.contains_key(&event)
+    }
+
+    /// A stream is about to be made to wait for an event; `last` is the last ordinal so far.
+    pub(crate) fn waits(&self, known: &Known, event: usize, last: u64) {
         let mut inner = self.lock();
-        let owner = if stream == PER_THREAD { thread } else { 0 };
-        let (Some(&recorded), Some(known)) = (inner.events.get(&event), inner.find(context, stream, owner)) else {
-            return;
-        };
+        let Some(&recorded) = inner.events.get(&event) else { return };
         if recorded.stream != known.id {
             let waits = inner.waits.entry(known.id).or_default();
             if waits.len() >= MOST_WAITS {
@@ -430,14 +519,53 @@ impl Known {
 }
 
 impl Inner {
-    fn find(&self, context: Context, stream: Stream, owner: i32) -> Option<&'static Known> {
-        self.streams.iter().rev().copied().find(|s| s.is(context, stream, owner))
+    fn find(&self, context: Context, stream: Stream, owner: i32) -> Option<&Arc<Known>> {
+        self.streams.iter().rev().find(|s| s.is(context, stream, owner))
+    }
+
+    /// The stream of this ordinal, unless it is forgotten.
+    fn known(&self, id: u32) -> Option<&Arc<Known>> {
+        self.streams.binary_search_by_key(&id, |known| known.id).ok().map(|at| &self.streams[at])
+    }
+
+    /// Forgets the slots of threads that have ended and of streams that were destroyed, once everything in them is done, and
+    /// such streams. Those of a context that is gone cannot be done any more.
+    fn forget_what_is_over(&mut self, words: &Words) {
+        let Self { streams, slots, contexts, past, left, waits, .. } = self;
+        slots.retain(|slot| {
+            let known = &slot.stream;
+            let lost = !known.is_open() && !contexts.iter().any(|seen| seen.context == known.context);
+            if !lost && !(slot.is_done() && (!known.is_open() || slot.is_left())) {
+                return true;
+            }
+            known.synchronise(slot.completed());
+            let threads = left.entry(known.id).or_default();
+            if threads.len() >= MOST_LEFT {
+                threads.pop_front();
+            }
+            threads.push_back((slot.thread, slot.completed()));
+            if let Some(word) = slot.word.filter(|_| !slot.waits_for_marker()) {
+                words.give_back(word);
+            }
+            false
+        });
+        let used: HashSet<u32> = slots.iter().map(|slot| slot.stream.id).collect();
+        streams.retain(|known| {
+            let stays = known.is_open() || used.contains(&known.id);
+            if !stays {
+                left.remove(&known.id);
+                waits.remove(&known.id);
+                past.push_back(Arc::clone(known));
+            }
+            stays
+        });
+        past.drain(..past.len().saturating_sub(MOST_PAST));
     }
 
     /// How far a stream has come: the furthest of its threads' markers, or what the program has waited for.
     pub(crate) fn completed(&self, stream: u32) -> u64 {
         let slots = self.slots.iter().filter(|slot| slot.stream.id == stream).map(|slot| slot.completed());
-        let waited = self.streams.get(stream as usize).map_or(0, |known| known.synchronised.load(Ordering::Relaxed));
+        let waited = self.known(stream).map_or(0, |known| known.synchronised.load(Ordering::Relaxed));
         slots.max().unwrap_or(0).max(waited)
     }
 
@@ -450,7 +578,8 @@ impl Inner {
     /// How far each of a stream's threads has come.
     pub(crate) fn threads(&self, stream: u32) -> Vec<(i32, u64)> {
         let slots = self.slots.iter().filter(|slot| slot.stream.id == stream);
-        slots.map(|slot| (slot.thread, slot.completed())).collect()
+        let left = self.left.get(&stream).into_iter().flatten().copied();
+        slots.map(|slot| (slot.thread, slot.completed())).chain(left).collect()
     }
 
     /// The last markers that were set behind a stream's launches, one a thread; they may have been written or not.

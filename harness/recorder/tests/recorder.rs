@@ -451,6 +451,7 @@ fn a_neighbour_that_had_not_finished_is_a_candidate() {
 #[test]
 fn a_stream_that_waits_for_the_faulty_one_is_innocent() {
     exact(&session("waits.py").run(), 700, "cuStreamSynchronize");
+    exact(&session("waits.py").args(&["first"]).run(), 700, "cuStreamSynchronize");
 }
 
 #[test]
@@ -536,6 +537,45 @@ fn handles_that_are_given_again() {
     assert_eq!(fault.confidence, Confidence::Exact, "{:?}", fault.evidence);
     let node = fault.culprits[0].node.as_deref().expect("a graph has a node");
     assert_eq!(place(&node.captured), outcome.line("# FAULT"));
+}
+
+#[test]
+fn threads_and_streams_that_come_and_go_are_forgotten() {
+    let bytes = |requests: &str| {
+        let outcome = session("many_threads.py").args(&[requests]).env("FAULTLAB_RECORDER_RING", "1024").run();
+        assert!(outcome.status.success(), "{}", outcome.stderr);
+        outcome.exits()[0].bytes
+    };
+    let (few, many) = (bytes("1000"), bytes("4000"));
+    // Copies of the interpreter's code objects differ by a few.
+    assert!(many < few + (16 << 10), "memory grows with the requests: {few} and {many} bytes");
+    for markers in ["adaptive", "every"] {
+        let outcome =
+            session("many_threads.py").args(&["1200", "1150"]).env("FAULTLAB_RECORDER_MARKERS", markers).run();
+        let fault = outcome.fault();
+        assert_eq!(fault.confidence, Confidence::Exact, "{markers}: {:?}", fault.evidence);
+        assert_eq!(place(&fault.culprits[0]), outcome.line("# FAULT"), "{markers}");
+    }
+}
+
+/// Neither stream waits for the other: who took the event for the one before it would say that the faulty one does.
+fn with_a_busy_neighbour(program: &str) -> Outcome {
+    let outcome = session(program).run();
+    let fault = outcome.fault();
+    let mut lines: Vec<u32> = fault.culprits.iter().map(place).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, [outcome.line("# BUSY"), outcome.line("# FAULT")], "{:?}", fault.evidence);
+    outcome
+}
+
+#[test]
+fn an_event_in_the_place_of_a_destroyed_one() {
+    assert_eq!(with_a_busy_neighbour("stale_event.py").stdout.trim(), "the same handle");
+}
+
+#[test]
+fn an_event_recorded_in_a_capture_tells_of_the_graph_alone() {
+    with_a_busy_neighbour("captured_event.py");
 }
 
 #[test]

@@ -250,6 +250,7 @@ hooks! {
     cuEventRecordWithFlags_ptsz, cuEventRecordWithFlags_ptsz_params_st, 588, (hEvent: CUevent, hStream: CUstream, flags: c_uint);
     cuStreamWaitEvent, cuStreamWaitEvent_params_st, 295, (hStream: CUstream, hEvent: CUevent, Flags: c_uint);
     cuStreamWaitEvent_ptsz, cuStreamWaitEvent_ptsz_params_st, 436, (hStream: CUstream, hEvent: CUevent, Flags: c_uint);
+    cuEventDestroy_v2, cuEventDestroy_v2_params_st, 325, (hEvent: CUevent);
     cuStreamDestroy_v2, cuStreamDestroy_v2_params_st, 326, (hStream: CUstream);
     cuCtxDestroy_v2, cuCtxDestroy_v2_params_st, 322, (ctx: CUcontext);
     cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset_v2_params_st, 545, (dev: CUdevice);

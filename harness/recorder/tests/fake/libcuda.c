@@ -985,9 +985,13 @@ static CUresult stream_wait(CUstream stream, CUevent event) {
     return CUDA_SUCCESS;
 }
 
+static CUevent spare_event; // the last that was destroyed
+
 static CUresult event_create(CUevent *event) {
     if (!event) return CUDA_ERROR_INVALID_VALUE;
-    *event = calloc(1, sizeof **event);
+    *event = spare_event ? spare_event : malloc(sizeof **event);
+    spare_event = NULL;
+    memset(*event, 0, sizeof **event);
     (*event)->context = stack[depth];
     return CUDA_SUCCESS;
 }
@@ -1032,6 +1036,7 @@ static CUresult event_synchronize(CUevent event) {
 static CUresult event_destroy(CUevent event) {
     if (!event || event->destroyed) return CUDA_ERROR_INVALID_HANDLE;
     event->destroyed = true;
+    spare_event = event;
     return CUDA_SUCCESS;
 }
 
