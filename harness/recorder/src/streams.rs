@@ -4,13 +4,13 @@
 //! for each stream and launching thread: so a slot's ordinals rise in the order of the stream without any lock between
 //! threads.
 //!
-//! Streams are destroyed, threads end, and a server may have a new one for each request: what is over and done is
-//! forgotten from time to time, and its words are given to others.
+//! Streams are destroyed, threads end, and a server may have a new one for each request: slots that nobody uses any more
+//! and in which everything is done are forgotten from time to time, and their words are given to others.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::cuda::{Context, Driver, Order, PER_THREAD, Pinned, Stream};
 
@@ -118,8 +118,6 @@ pub(crate) struct Known {
 pub(crate) struct Slot {
     pub(crate) stream: Arc<Known>,
     pub(crate) thread: i32,
-    /// Gone when the thread has ended. A later one of the same id takes the slot over.
-    owner: Mutex<Weak<()>>,
     word: Option<Word>,
     /// The last launch whose completion is marked. Set before the marker is: the GPU may be quicker than we are.
     marked: AtomicU64,
@@ -160,14 +158,6 @@ impl Slot {
     /// Whether a marker is on its way.
     pub(crate) fn waits_for_marker(&self) -> bool {
         self.completed() < self.marked.load(Ordering::Relaxed)
-    }
-
-    /// Whether its thread has ended.
-    fn is_left(&self) -> bool {
-        let left = self.owner.lock().unwrap_or_else(PoisonError::into_inner).strong_count() == 0;
-        // What the thread did last is seen after its end is.
-        fence(Ordering::Acquire);
-        left
     }
 
     /// Whether everything that its thread launched is done, and every marker written.
@@ -242,7 +232,6 @@ pub(crate) struct Streams {
     /// Calls that wait for the device: how many began, and how many returned.
     waits_begun: AtomicU64,
     waits_ended: AtomicU64,
-    never_ends: Arc<()>,
 }
 
 #[derive(Default)]
@@ -263,16 +252,11 @@ pub(crate) struct Inner {
     sweep_at: usize,
 }
 
-/// What a thread has at hand.
-struct Mine {
-    /// Goes with the thread.
-    alive: Option<Arc<()>>,
-    /// Its slots: few, so a list.
-    slots: Vec<(u64, Context, Stream, Arc<Slot>)>,
-}
+/// A thread's slots: few, so a list. What is in it is not forgotten, and it goes with the thread.
+type Cache = Vec<(u64, Context, Stream, Arc<Slot>)>;
 
 thread_local! {
-    static MINE: RefCell<Mine> = const { RefCell::new(Mine { alive: None, slots: Vec::new() }) };
+    static CACHE: RefCell<Cache> = const { RefCell::new(Vec::new()) };
 }
 
 const MOST_WAITS: usize = 64;
@@ -293,48 +277,32 @@ impl Streams {
         thread: i32,
     ) -> Arc<Slot> {
         let epoch = self.epoch.load(Ordering::Acquire);
-        let cached = MINE.try_with(|mine| {
-            let mine = mine.try_borrow().ok()?;
-            let found = mine.slots.iter().rev().find(|(e, c, s, _)| *e == epoch && *c == context && *s == stream);
+        let cached = CACHE.try_with(|cache| {
+            let cache = cache.try_borrow().ok()?;
+            let found = cache.iter().rev().find(|(e, c, s, _)| *e == epoch && *c == context && *s == stream);
             found.map(|(.., slot)| Arc::clone(slot))
         });
         if let Ok(Some(slot)) = cached {
             return slot;
         }
-        let owner = MINE.try_with(|mine| {
-            let mut mine = mine.try_borrow_mut().ok()?;
-            Some(Arc::downgrade(mine.alive.get_or_insert_default()))
-        });
-        // A thread that is just ending cannot tell when it has.
-        let owner = owner.ok().flatten().unwrap_or_else(|| Arc::downgrade(&self.never_ends));
-        let slot = self.make(driver, words, context, stream, thread, owner);
-        let _ = MINE.try_with(|mine| {
-            if let Ok(mut mine) = mine.try_borrow_mut() {
-                mine.slots.retain(|(e, ..)| *e == epoch);
-                mine.slots.push((epoch, context, stream, Arc::clone(&slot)));
+        let slot = self.make(driver, words, context, stream, thread);
+        let _ = CACHE.try_with(|cache| {
+            if let Ok(mut cache) = cache.try_borrow_mut() {
+                cache.retain(|(e, ..)| *e == epoch);
+                cache.push((epoch, context, stream, Arc::clone(&slot)));
             }
         });
         slot
     }
 
-    fn make(
-        &self,
-        driver: &Driver,
-        words: &Words,
-        context: Context,
-        stream: Stream,
-        thread: i32,
-        owner: Weak<()>,
-    ) -> Arc<Slot> {
-        let of = if stream == PER_THREAD { thread } else { 0 };
+    fn make(&self, driver: &Driver, words: &Words, context: Context, stream: Stream, thread: i32) -> Arc<Slot> {
+        let owner = if stream == PER_THREAD { thread } else { 0 };
         // One slot only: a second one would know nothing of the launches that the first has not marked yet.
         let existing = {
             let inner = self.lock();
-            let known = inner.find(context, stream, of);
+            let known = inner.find(context, stream, owner);
             known.and_then(|known| {
-                let slot = inner.slots.iter().rev().find(|s| s.stream.id == known.id && s.thread == thread)?;
-                slot.owner.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&owner);
-                Some(Arc::clone(slot))
+                inner.slots.iter().rev().find(|s| s.stream.id == known.id && s.thread == thread).cloned()
             })
         };
         if let Some(slot) = existing {
@@ -352,12 +320,12 @@ impl Streams {
             inner.forget_what_is_over(words);
             inner.sweep_at = 2 * inner.slots.len();
         }
-        let known = inner.find(context, stream, of).cloned().unwrap_or_else(|| {
+        let known = inner.find(context, stream, owner).cloned().unwrap_or_else(|| {
             let known = Arc::new(Known {
                 id: inner.seen,
                 context,
                 handle: stream,
-                thread: of,
+                thread: owner,
                 order,
                 device,
                 issued: AtomicU64::new(0),
@@ -371,7 +339,6 @@ impl Streams {
         let slot = Arc::new(Slot {
             stream: known,
             thread,
-            owner: Mutex::new(owner),
             word,
             marked: AtomicU64::new(0),
             last: AtomicU64::new(0),
@@ -528,14 +495,18 @@ impl Inner {
         self.streams.binary_search_by_key(&id, |known| known.id).ok().map(|at| &self.streams[at])
     }
 
-    /// Forgets the slots of threads that have ended and of streams that were destroyed, once everything in them is done, and
-    /// such streams. Those of a context that is gone cannot be done any more.
+    /// Forgets the slots that no thread has at hand and in which everything is done, those of a context that is gone, and
+    /// destroyed streams without any slot.
     fn forget_what_is_over(&mut self, words: &Words) {
         let Self { streams, slots, contexts, past, left, waits, .. } = self;
         slots.retain(|slot| {
             let known = &slot.stream;
-            let lost = !known.is_open() && !contexts.iter().any(|seen| seen.context == known.context);
-            if !lost && !(slot.is_done() && (!known.is_open() || slot.is_left())) {
+            // With the lock held nobody else can take it up, and what the last who had it did is seen.
+            let is_unused = Arc::strong_count(slot) == 1;
+            fence(Ordering::Acquire);
+            let is_over = is_unused && slot.is_done();
+            let is_lost = !known.is_open() && !contexts.iter().any(|seen| seen.context == known.context);
+            if !is_over && !is_lost {
                 return true;
             }
             known.synchronise(slot.completed());
@@ -543,8 +514,9 @@ impl Inner {
             if threads.len() >= MOST_LEFT {
                 threads.pop_front();
             }
-            threads.push_back((slot.thread, slot.completed()));
-            if let Some(word) = slot.word.filter(|_| !slot.waits_for_marker()) {
+            threads
+                .push_back((slot.thread, if is_over { slot.last.load(Ordering::Relaxed) } else { slot.completed() }));
+            if let Some(word) = slot.word.filter(|_| is_over) {
                 words.give_back(word);
             }
             false

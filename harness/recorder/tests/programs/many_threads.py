@@ -34,6 +34,6 @@ for first in range(0, REQUESTS, AT_ONCE):
         thread.start()
     for thread in threads:
         thread.join()
-    if first % 100 == 0:
+    if first % 100 == 0 or numbers == [FAULTY]:
         cuda.synchronize()
 cuda.synchronize()
