@@ -311,6 +311,29 @@ proptest! {
             prop_assert!(shown.starts_with(&format!("  File \"{file}\"")), "{}", shown);
         }
     }
+
+    /// `_Py_DumpASCII` of CPython's Python/traceback.c.
+    #[test]
+    fn names_that_faulthandler_escaped_come_back(
+        names in proptest::collection::vec(("/[ -!#-\\[\\]-~éß大🎲]{1,30}", "[a-z_éß大🎲]{1,20}"), 1..20),
+    ) {
+        let dumped = |name: &str| {
+            name.chars().fold(String::new(), |text, c| match u32::from(c) {
+                0x20..0x7f => text + &c.to_string(),
+                code @ ..=0xff => format!("{text}\\x{code:02x}"),
+                code @ ..=0xffff => format!("{text}\\u{code:04x}"),
+                code => format!("{text}\\U{code:08x}"),
+            })
+        };
+        let mut text = "Fatal Python error: Aborted\n\nCurrent thread 0x00007f (most recent call first):\n".to_string();
+        for (file, function) in names.iter().rev() {
+            let _ = writeln!(text, "  File \"{}\", line 3 in {}", dumped(file), dumped(function));
+        }
+        let found = scan_bytes(text.as_bytes());
+        let thread = &found.fatal_errors.last().expect("one").threads[0];
+        let have: Vec<_> = thread.frames.iter().map(|frame| (frame.file.clone(), frame.function.clone())).collect();
+        prop_assert_eq!(have, names);
+    }
 }
 
 // -------------------------------------------------------------------------------------------------------- single claims

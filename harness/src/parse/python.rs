@@ -1067,6 +1067,31 @@ impl Forward {
     }
 }
 
+/// A name as `_Py_DumpASCII` wrote it (faulthandler, `_Py_DumpTraceback`): `\xHH`, `\uHHHH` or `\UHHHHHHHH` for every character
+/// that is not printable ASCII. A backslash that was in the name stands there as it was; one before such digits is taken for
+/// theirs.
+pub(crate) fn undumped(name: &str) -> String {
+    let mut parts = name.split('\\');
+    let mut text = String::from(parts.next().unwrap_or_default());
+    for part in parts {
+        let digits = match part.as_bytes().first() {
+            Some(b'x') => 2,
+            Some(b'u') => 4,
+            Some(b'U') => 8,
+            _ => 0,
+        };
+        let escaped = part.get(1..=digits).filter(|d| digits > 0 && d.bytes().all(|b| b.is_ascii_hexdigit()));
+        if let Some(character) = escaped.and_then(|d| u32::from_str_radix(d, 16).ok()).and_then(char::from_u32) {
+            text.push(character);
+            text.push_str(&part[1 + digits..]);
+        } else {
+            text.push('\\');
+            text.push_str(part);
+        }
+    }
+    text
+}
+
 #[derive(Debug)]
 struct Fatal {
     error: FatalError,
@@ -1124,6 +1149,10 @@ impl Fatal {
                     if thread.frames.len() < PyException::FIRST_FRAMES + PyException::LAST_FRAMES {
                         let mut stack = Stack::default();
                         stack.push(&raw, text.span);
+                        for frame in &mut stack.first {
+                            frame.file = undumped(&frame.file);
+                            frame.function = undumped(&frame.function);
+                        }
                         thread.frames.append(&mut stack.first);
                     } else {
                         thread.omitted_frames += 1;

@@ -175,10 +175,10 @@ fn python_stack(capture: &Capture) -> Option<(Vec<PythonFrame>, (u64, u64))> {
             inside = frame.is_some();
             if let Some((file, line_number, function)) = frame {
                 frames.push(PythonFrame {
-                    own: common::own(&capture.meta.program_root, file),
-                    file: file.into(),
+                    own: common::own(&capture.meta.program_root, &file),
+                    file,
                     line: line_number,
-                    function: function.into(),
+                    function,
                     source: None,
                 });
                 span = span.map(|(first, _)| (first, start + line.len() as u64));

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::text;
 use crate::finding::{DeviceLine, Evidence, Finding, FindingKind, Kernel, Location, NativeFrame};
+use crate::parse::python::undumped;
 
 /// A stop in device code.
 ///
@@ -201,10 +202,10 @@ pub(super) fn host_frame(said: &str) -> Option<NativeFrame> {
 }
 
 /// A Python frame of `_Py_DumpTraceback`: `  File "train.py", line 20 in forward`.
-pub(super) fn python_frame(said: &str) -> Option<(&str, u32, &str)> {
+pub(super) fn python_frame(said: &str) -> Option<(String, u32, String)> {
     let (file, rest) = said.trim().strip_prefix("File \"")?.split_once("\", line ")?;
     let (line, function) = rest.split_once(" in ")?;
-    Some((file, line.trim_end_matches(',').parse().ok()?, function.trim()))
+    Some((undumped(file), line.trim_end_matches(',').parse().ok()?, undumped(function.trim())))
 }
 
 #[cfg(test)]
@@ -281,9 +282,13 @@ Assertion failed.
         assert_eq!(host_frame("#12 0x000000000058216f in ?? ()").map(|f| f.symbol).as_deref(), Some("??"));
         assert_eq!(
             python_frame("  File \"<SCENARIOS>/x/train.py\", line 20 in forward"),
-            Some(("<SCENARIOS>/x/train.py", 20, "forward"))
+            Some(("<SCENARIOS>/x/train.py".into(), 20, "forward".into()))
         );
         assert_eq!(python_frame("  File \"x.py\", line 3, in f").map(|f| f.1), Some(3));
+        assert_eq!(
+            python_frame("  File \"/j/\\u5927/tr\\xfc.py\", line 3 in gr\\xf6\\xdfe"),
+            Some(("/j/大/trü.py".into(), 3, "größe".into()))
+        );
         assert_eq!(stop(b"No CUDA kernels.\n[Inferior 1 (process 1300) exited normally]\n"), None);
     }
 

@@ -256,6 +256,15 @@ def run():
     crash()
 run()
 """,
+    "faulthandler_names": """
+import faulthandler, os
+faulthandler.enable()
+def größe(n):
+    os.abort()
+def 大きさ():
+    größe(1)
+大きさ()
+""",
     "no_trailing_newline": """
 import sys
 sys.stderr.write("Epoch 1:  10%|#         | 1/10 [00:00<00:01, 9.1it/s]")
