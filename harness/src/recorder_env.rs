@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use include_dir::{Dir, include_dir};
+use nix::sys::signal::Signal;
 
 static SHIM: Dir<'_> = include_dir!("$CARGO_MANIFEST_DIR/recorder/shim");
 
@@ -112,6 +113,8 @@ pub struct RecorderSettings<'a> {
     pub stderr: bool,
     /// Whether results are checked for values that are not finite.
     pub nan: bool,
+    /// The signal on which the stacks of all threads are written.
+    pub stacks: Option<Signal>,
 }
 
 /// What to add to a process's environment.
@@ -138,6 +141,9 @@ pub fn recorder_env(settings: &RecorderSettings<'_>) -> RecorderEnv {
         set("FAULTLAB_RECORDER_HANG", seconds.to_string());
     }
     set("FAULTLAB_RECORDER_STDERR", u8::from(settings.stderr).to_string());
+    if let Some(signal) = settings.stacks {
+        set("FAULTLAB_RECORDER_STACKS", (signal as i32).to_string());
+    }
     if settings.nan {
         set("FAULTLAB_RECORDER_NAN", "1".into());
     }
@@ -232,6 +238,7 @@ mod tests {
             hang_s: None,
             stderr: true,
             nan: false,
+            stacks: None,
         }
     }
 

@@ -8,6 +8,7 @@ Environment:
 - FAULTLAB_RECORDER_DIR      folder of the files that are written; nothing is started without it
 - FAULTLAB_RECORDER_COMPILE  `0`: leave Inductor alone
 - FAULTLAB_RECORDER_NAN      `1`: check modules for values that are not finite, `ops`: check every operator
+- FAULTLAB_RECORDER_STACKS   number of a signal on which the stacks of all threads are written
 - CUDA_INJECTION64_PATH      where it names the recorder, that gives way to torch.profiler: only one can use CUPTI
 """
 import importlib.machinery
@@ -43,6 +44,11 @@ def _start():
         return
     if HERE not in sys.path:
         sys.path.append(HERE)
+    signum = os.environ.get("FAULTLAB_RECORDER_STACKS", "")
+    if signum.isdecimal():
+        import faultlab_stacks
+
+        faultlab_stacks.install(int(signum))
     if os.environ.get("CUDA_INJECTION64_PATH"):
         import faultlab_profiler
 

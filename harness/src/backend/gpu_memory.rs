@@ -57,6 +57,7 @@ impl Sampler {
             cwd: folder.path().into(),
             deadline_s: f64::MAX,
             watch_env: BTreeSet::new(),
+            ask: false,
             account: folder.path().join("account"),
         };
         let mut supervisor = Command::new(faultlab)

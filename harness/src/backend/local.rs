@@ -72,6 +72,7 @@ impl Local {
             cwd: job.work.clone(),
             deadline_s: job.deadline.as_secs_f64(),
             watch_env: recorded_env.keys().cloned().collect(),
+            ask: false,
             account: job.work.with_extension("account"),
         };
         let date = Timestamp::now();
@@ -124,6 +125,7 @@ pub(super) async fn files(
             cwd: work.into(),
             deadline_s: AFTER_LIMIT.as_secs_f64(),
             watch_env: BTreeSet::new(),
+            ask: false,
             account: work.with_extension("account"),
         };
         let output_cap = after_cap(bounds.output_cap);

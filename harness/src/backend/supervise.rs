@@ -38,6 +38,12 @@ const TICK: Duration = Duration::from_millis(2);
 /// long has been left behind.
 const GRACE: Duration = Duration::from_millis(500);
 
+/// Asks a process what it is doing. Nothing else uses this signal: it is of a coprocessor that Linux never had.
+pub(crate) const ASK: Signal = Signal::SIGSTKFLT;
+
+/// The answer is written in the signal's handler, so at once.
+const ANSWER: Duration = Duration::from_millis(500);
+
 /// A killed process that is still there after this long hangs in the kernel.
 const KILL_LIMIT: Duration = Duration::from_secs(20);
 
@@ -52,6 +58,8 @@ pub struct Order {
     pub deadline_s: f64,
     /// Variables to read back from the running process.
     pub watch_env: BTreeSet<String>,
+    /// Before all are killed, send [`ASK`] to those that have a handler for it.
+    pub ask: bool,
     /// Where to write the [`Account`].
     pub account: PathBuf,
 }
@@ -133,6 +141,9 @@ fn run(order: &Order) -> io::Result<Account> {
         std::thread::sleep(TICK);
     }
     account.elapsed_s = started.elapsed().as_secs_f64();
+    if status.is_none() && order.ask {
+        ask();
+    }
     if status.is_some() {
         account.left_behind = outlived(child)?;
     }
@@ -156,6 +167,23 @@ fn watch_input() -> Arc<AtomicBool> {
         flag.store(true, Ordering::Relaxed);
     });
     closed
+}
+
+/// Sends [`ASK`] to each process of the tree that has a handler for it, and waits for the answers.
+fn ask() {
+    let willing = Tree::look().pids.into_iter().filter(|pid| catches(*pid, ASK));
+    let asked = willing.filter(|pid| kill(Pid::from_raw(*pid), ASK).is_ok()).count();
+    if asked > 0 {
+        std::thread::sleep(ANSWER);
+    }
+}
+
+/// Whether a process has a handler for a signal: by default this one would end it.
+fn catches(pid: i32, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    caught >> (signal as u32 - 1) & 1 == 1
 }
 
 /// Collects every child that has ended, adopted orphans too; says how `child` ended, once it has.

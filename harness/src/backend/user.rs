@@ -82,6 +82,7 @@ pub async fn run(user: &UserCommand<'_>) -> Result<Ended, UserCommandError> {
         cwd: user.cwd.into(),
         deadline_s: user.deadline.as_secs_f64(),
         watch_env: user.watch_env.clone(),
+        ask: true,
         account: user.work.with_extension("account"),
     };
     let bounds = Bounds {

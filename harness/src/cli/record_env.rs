@@ -56,6 +56,7 @@ pub(super) fn run(args: &RecordEnvArgs, cwd: &Path, terminal: &Terminal) -> Resu
         hang_s: Some(args.hang),
         stderr: true,
         nan: false,
+        stacks: None,
     };
     terminal.print(recorder_env(&settings).render(form, &settings).trim_end())?;
     Ok(Status::Met)

@@ -304,7 +304,7 @@ impl Knowledge {
     }
 
     fn take_hang(&mut self, observed: &Observed, step: StepId) {
-        let Some((_, hang)) = observed.hang() else { return };
+        let Some((_, hang)) = observed.hang() else { return self.take_stacks(observed) };
         let mut places: Vec<Place> = Vec::new();
         for launch in &hang.running {
             if let Some(mut place) = place_of(launch, step.id()) {
@@ -355,6 +355,38 @@ impl Knowledge {
             }
         }
         self.places = places;
+    }
+
+    /// No process reported a hang of a device: what each was doing when the time was up.
+    fn take_stacks(&mut self, observed: &Observed) {
+        /// More threads of one process are not told.
+        const TOLD: usize = 4;
+        let at = |frame: &format::Frame| format!("{}:{}", frame.file, frame.line);
+        for stacks in &observed.stacks {
+            let (name, Some(own)) = (observed.process_name(stacks.pid), user_frame(&stacks.main)) else { continue };
+            let inside = stacks.main.first().filter(|innermost| *innermost != own);
+            let inside = inside.map(|f| format!(", in {} ({})", f.function, at(f))).unwrap_or_default();
+            self.evidence.push(format!(
+                "Before it was killed, {name} was asked for its stacks by a signal: its main thread was at {}{inside}.",
+                at(own)
+            ));
+            let others = stacks.others.iter().filter_map(|thread| user_frame(thread));
+            for other in others.take(TOLD) {
+                self.evidence.push(format!("Another thread of {name} was at {}, in {}.", at(other), other.function));
+            }
+            if self.places.iter().any(|place| (&place.file, place.line) == (&own.file, own.line)) {
+                continue;
+            }
+            let mut place = host_place(own);
+            place.role = "was being executed".into();
+            place.named_by = "faulthandler".into();
+            self.places.push(place);
+        }
+        self.confidence = match self.places.len() {
+            0 => Confidence::Unlocated,
+            1 => Confidence::Exact,
+            _ => Confidence::Candidates,
+        };
     }
 
     /// A signal: faulthandler's stack of the thread that died.

@@ -62,6 +62,40 @@ pub fn is_record_file(name: &str) -> bool {
     name.strip_prefix("recorder.").is_some_and(|rest| rest.strip_suffix(".jsonl").is_some())
 }
 
+/// The process whose stacks are in a file of this name: `stacks.71.txt`.
+pub fn is_stacks_file(name: &str) -> Option<u32> {
+    name.strip_prefix("stacks.")?.strip_suffix(".txt")?.parse().ok()
+}
+
+/// What a process said it was doing, shortly before it was killed at its deadline.
+#[derive(Debug, Clone)]
+pub struct Stacks {
+    /// The process.
+    pub pid: u32,
+    /// Its main thread, innermost frame first.
+    pub main: Vec<Frame>,
+    /// Its other threads that have run Python.
+    pub others: Vec<Vec<Frame>>,
+}
+
+impl Stacks {
+    /// Reads what faulthandler wrote; `None` where that is no stack.
+    fn read(pid: u32, text: &[u8]) -> Option<Self> {
+        let mut dumps = parse::scan_bytes(text).fatal_errors.into_iter();
+        let mut threads = dumps.next_back()?.threads;
+        // The main thread handles signals, and it is the oldest: the last of the list.
+        let main = threads.iter().position(|thread| thread.current).or(threads.len().checked_sub(1))?;
+        let frames = |thread: parse::FatalThread| -> Vec<Frame> {
+            let innermost_first = thread.frames.into_iter().rev();
+            innermost_first
+                .map(|f| Frame { user: is_user_file(&f.file), file: f.file, line: f.line, function: f.function })
+                .collect()
+        };
+        let main = frames(threads.remove(main));
+        Some(Self { pid, main, others: threads.into_iter().map(frames).collect() })
+    }
+}
+
 /// A run, as it was seen.
 #[derive(Debug, Clone)]
 pub struct Observed {
@@ -79,6 +113,8 @@ pub struct Observed {
     pub stdout: Scan,
     /// A GPU core dump was written, and read.
     pub core_dump: bool,
+    /// What its processes were doing when its time was up.
+    pub stacks: Vec<Stacks>,
     /// A printed line that says of a loss or a gradient that it is not finite.
     pub not_finite: Option<String>,
 }
@@ -92,6 +128,7 @@ impl Observed {
             peak_rss_bytes: None,
             recorded,
             core_dump: false,
+            stacks: Vec::new(),
             not_finite: not_finite_line(stderr).or_else(|| not_finite_line(stdout)),
             stderr: parse::scan_bytes(stderr),
             stdout: parse::scan_bytes(stdout),
@@ -105,7 +142,10 @@ impl Observed {
         let meta = &capture.meta;
         let observed = Self::new(meta.exit.clone(), meta.elapsed_s, &capture.stdout, &capture.stderr, recorded);
         let core_dump = capture.files.contains_key(tool::CORE_DUMP);
-        Self { peak_rss_bytes: meta.peak_rss_bytes, core_dump, ..observed }
+        let texts = capture.files.iter().filter_map(|(name, text)| Some((is_stacks_file(name)?, text)));
+        let mut stacks: Vec<Stacks> = texts.filter_map(|(pid, text)| Stacks::read(pid, text)).collect();
+        stacks.sort_by_key(|stacks| stacks.pid);
+        Self { peak_rss_bytes: meta.peak_rss_bytes, core_dump, stacks, ..observed }
     }
 
     /// A process by its id and, in a job of several, its rank: `process 71 (rank 3)`.

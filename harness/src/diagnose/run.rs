@@ -15,8 +15,8 @@ use super::model::{Confidence, Diagnosis, HostFacts, Origin, Outcome, Place, SCH
 use super::observe::{self, Observed};
 use super::source::{self, ReadSource};
 use super::{advice, locate};
-use crate::backend::probe;
 use crate::backend::user::{self, Ended, UserCommand, UserCommandError};
+use crate::backend::{probe, supervise};
 use crate::capture::{Capture, Exit, Meta, Provenance};
 use crate::case::{CaseId, Device, Mode, Subject};
 use crate::host::{Host, Stack};
@@ -139,11 +139,15 @@ pub async fn diagnose(
     let capture = flow.run(StepId::Recorder, tool, Entry::Injection, request.timeout).await?;
     let observed = Observed::of(&capture);
     let mut known = Knowledge::first(&observed);
+    let interrupted = *flow.stop.borrow();
+    if interrupted && let Outcome::Hang { why } = &mut known.outcome {
+        *why = format!("it was stopped by hand after {:.0} s", observed.elapsed_s);
+    }
     let shown = known.shown();
     let active = observed.recorder_was_on().then(|| recorder_words(&observed));
     flow.keep(&first, capture, shown.outcome, shown.named, active, &mut observe);
 
-    if known.outcome != Outcome::Clean && !request.quick {
+    if known.outcome != Outcome::Clean && !request.quick && !interrupted {
         let escalating = Instant::now();
         let mut done: Vec<StepId> = Vec::new();
         // After each run the plan is made again: what is known now decides.
@@ -156,7 +160,7 @@ pub async fn diagnose(
             flow.escalate(&planned, &mut known, left_s, &mut observe).await?;
         }
     }
-    if request.facts {
+    if request.facts && !interrupted {
         flow.look_at_the_machine().await;
     }
     let facts = facts(flow.host.as_ref(), &observed);
@@ -332,6 +336,7 @@ impl Flow<'_> {
                 hang_s: Some(request.hang_s),
                 stderr: false,
                 nan: false,
+                stacks: Some(supervise::ASK),
             }),
             _ => RecorderEnv::default(),
         };
@@ -360,13 +365,9 @@ impl Flow<'_> {
         };
         let date = Timestamp::now();
         let mut user_stop = self.stop.clone();
-        let mut hung = false;
         let watching = async {
             tokio::select! {
-                () = hang_reported(&reports) => {
-                    hung = true;
-                    tokio::time::sleep(AFTER_HANG).await;
-                }
+                () = hang_reported(&reports) => tokio::time::sleep(AFTER_HANG).await,
                 _ = user_stop.wait_for(|stop| *stop) => {}
             }
             let _ = stop_run.send(true);
@@ -376,11 +377,17 @@ impl Flow<'_> {
             ended = user::run(&user) => ended?,
             () = watching => return Err(DiagnoseError::Stopped),
         };
-        if ended.stopped && *self.stop.borrow() {
-            return Err(DiagnoseError::Stopped);
-        }
         let mut ended = ended;
-        if ended.stopped && hung {
+        ended.files.extend(read_reports(&reports));
+        if ended.stopped && *self.stop.borrow() {
+            // Who stops the command itself mostly saw it hang, and what it was doing is known.
+            let answered =
+                |(name, text): (&String, &Vec<u8>)| observe::is_stacks_file(name).is_some() && !text.is_empty();
+            if step != StepId::Recorder || !ended.files.iter().any(answered) {
+                return Err(DiagnoseError::Stopped);
+            }
+        }
+        if ended.stopped {
             ended.exit = Exit::Deadline;
         }
         let mut recorded_env = recorded_env;
@@ -394,7 +401,6 @@ impl Flow<'_> {
                 }
             }
         }
-        ended.files.extend(read_reports(&reports));
         Ok(self.capture((tool.id(), step.mode()), &command.argv, recorded_env, date, ended))
     }
 
@@ -603,7 +609,7 @@ fn read_reports(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if observe::is_record_file(&name) || is_kernel_file(&name) {
+        if observe::is_record_file(&name) || observe::is_stacks_file(&name).is_some() || is_kernel_file(&name) {
             files.insert(name, read_capped(&entry.path(), REPORT_CAP).unwrap_or_default());
         }
     }

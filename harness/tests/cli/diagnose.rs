@@ -10,8 +10,10 @@ use std::sync::OnceLock;
 use faultlab::capture::Capture;
 use faultlab::diagnose::model::{Diagnosis, Place};
 use faultlab::diagnose::run::{Kept, reread};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::containers::{finish, send};
 use crate::fixture::{Cli, Ran, repository, require, wait_for};
 
 /// Runs a program of the fixture, and reads the diagnosis.
@@ -102,11 +104,69 @@ fn a_command_that_never_ends_is_killed_with_its_children() {
     let (diagnosis, _) = diagnose(&cli, &["--timeout", "4"], &["python3", "train.py"], 1);
     assert!(cli.path("planted").exists());
     cli.nothing_survives();
+    // Both processes were asked before they were killed.
     assert_eq!(
-        (diagnosis["outcome"]["kind"].as_str(), diagnosis["confidence"].as_str()),
-        (Some("hang"), Some("unlocated"))
+        (diagnosis["outcome"]["kind"].as_str(), diagnosis["confidence"].as_str(), named(&diagnosis).as_str()),
+        (Some("hang"), Some("exact"), "train.py:5")
     );
     assert_eq!(diagnosis["steps"][0]["exit"], "deadline");
+    // What has no Python is killed unasked.
+    let (diagnosis, _) = diagnose(&cli, &["--timeout", "2"], &["sleep", "1000"], 1);
+    assert_eq!(diagnosis["confidence"], "unlocated");
+}
+
+#[test]
+fn who_stops_a_command_by_hand_is_told_what_it_was_doing() {
+    if !require("python") {
+        return;
+    }
+    let cli = Cli::bare();
+    cli.write("train.py", "import time\ndef wait():\n    open('there', 'w').close()\n    time.sleep(1000)\nwait()\n");
+    let stopped = |command: &[&str], ready: &str, code: i32| {
+        let child = cli.start(&[&["diagnose", "--format", "json", "--"], command].concat());
+        wait_for("the command", || cli.path(ready).exists());
+        send(&child, Signal::SIGINT);
+        let ran = finish(child).expect(code);
+        cli.nothing_survives();
+        ran
+    };
+    let ran = stopped(&["python3", "train.py"], "there", 1);
+    let diagnosis: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    assert_eq!((named(&diagnosis).as_str(), diagnosis["confidence"].as_str()), ("train.py:4", Some("exact")));
+    let verdict = diagnosis["headline"].as_str().expect("a verdict");
+    assert!(verdict.starts_with("it hangs (it was stopped by hand after "), "{verdict}");
+    assert_eq!(steps(&diagnosis), ["recorder"]);
+    // What cannot answer leaves nothing to tell.
+    let ran = stopped(&["sh", "-c", "touch begun; sleep 1000"], "begun", 3);
+    assert!(ran.stderr.contains("stopped by the user") && ran.stdout.is_empty(), "{}", ran.stderr);
+}
+
+#[test]
+fn a_deadlock_is_shown_with_the_threads_that_are_in_it() {
+    if !require("python") {
+        return;
+    }
+    let cli = Cli::bare();
+    let program = "\
+import queue, signal, threading
+lock, rows = threading.Lock(), queue.Queue()
+signal.signal(signal.SIGTERM, lambda *_: open('told', 'w').close())
+def load():
+    with lock:
+        rows.get()
+threading.Thread(target=load).start()
+while not lock.locked():
+    pass
+with lock:
+    rows.put(1)
+";
+    cli.write("naïve/train.py", program);
+    let (diagnosis, _) = diagnose(&cli, &["--timeout", "4"], &["python3", "naïve/train.py"], 1);
+    assert_eq!((named(&diagnosis).as_str(), diagnosis["confidence"].as_str()), ("train.py:10", Some("exact")));
+    let evidence = diagnosis["evidence"].to_string();
+    assert!(evidence.contains("naïve/train.py:6, in load"), "{evidence}");
+    // No signal that a program may use was sent.
+    assert!(!cli.path("told").exists());
 }
 
 #[test]

@@ -136,7 +136,12 @@ impl Cli {
 
     /// Starts the same.
     pub(crate) fn start_cpu(&self, args: &[&str]) -> Child {
-        self.command(&[RUN_CPU, args].concat()).spawn().expect("the binary starts")
+        self.start(&[RUN_CPU, args].concat())
+    }
+
+    /// Starts faultlab and does not wait for it.
+    pub(crate) fn start(&self, args: &[&str]) -> Child {
+        self.command(args).spawn().expect("the binary starts")
     }
 
     /// Text that is the same on every machine: without this folder's path and without durations.

@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::Child;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
+use crate::containers::{finish, send};
 use crate::fixture::{Cli, Ran, faulty, require, wait_for};
 
 /// Python: forks a daemon, twice and in a session of its own, that is another program.
@@ -22,14 +22,6 @@ def daemon():
             os.execvp("sleep", ["sleep", "1000"])
         os._exit(0)
 "#;
-
-fn send(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(i32::try_from(child.id()).expect("a process id")), signal).expect("a signal");
-}
-
-fn finish(child: Child) -> Ran {
-    child.wait_with_output().expect("faultlab ends").into()
-}
 
 #[test]
 fn a_deadline_takes_the_whole_tree() {

@@ -148,6 +148,69 @@ fn a_broken_sitecustomize_of_the_user_is_passed_over() -> Test {
     Ok(())
 }
 
+/// SIGSTKFLT, which the fixture's programs send to themselves.
+const STACKS: &[(&str, &str)] = &[("FAULTLAB_RECORDER_STACKS", "16")];
+
+#[test]
+fn on_a_signal_each_process_writes_its_stacks_into_a_file_of_its_own() -> Test {
+    let bench = Bench::new()?;
+    bench.write("other.py", "import sys\nsys.exit(0)\n")?;
+    bench.write(
+        "main.py",
+        "import os, subprocess, sys, threading, time\n\
+         def ask():\n    os.kill(os.getpid(), 16)\n\
+         def idle():\n    time.sleep(60)\n\
+         threading.Thread(target=idle, daemon=True).start()\n\
+         child = os.fork()\n\
+         if child == 0:\n    def forked():\n        ask()\n    forked()\n    sys.exit(0)\n\
+         os.waitpid(child, 0)\n\
+         subprocess.run([sys.executable, os.path.join(os.path.dirname(__file__), 'other.py')], check=True)\n\
+         ask()\nprint(child)\n",
+    )?;
+    let output = bench.run(true, STACKS)?;
+    succeeded(&output)?;
+    assert_eq!(text(&output.stderr), "");
+    let child = fs::read_to_string(bench.at("out").join(format!("stacks.{}.txt", text(&output.stdout).trim())))?;
+    assert!(child.contains(" in forked") && !child.contains(" in idle"), "{child}");
+    // The one that was not asked has left no file.
+    assert_eq!(bench.files()?, 2);
+    let mut all = String::new();
+    for entry in fs::read_dir(bench.at("out"))? {
+        all += &fs::read_to_string(entry?.path())?;
+    }
+    assert!(all.contains(" in idle"), "{all}");
+    assert_eq!(all.matches(" in ask").count(), 2, "{all}");
+    Ok(())
+}
+
+#[test]
+fn a_program_that_closes_all_files_or_has_few_is_left_as_it_is() -> Test {
+    let bench = Bench::new()?;
+    bench.write(
+        "main.py",
+        "import os, resource\n\
+         os.closerange(3, 256)\n\
+         data = os.open('/dev/null', os.O_RDWR)\n\
+         print(data < 256, os.listdir('/proc/self/fd') != [])\n",
+    )?;
+    let output = bench.run(true, STACKS)?;
+    succeeded(&output)?;
+    assert_eq!((text(&output.stdout).trim(), text(&output.stderr).trim()), ("True True", ""));
+    // No such signal: nobody is asked, and nothing is said.
+    let output = bench.run(true, &[("FAULTLAB_RECORDER_STACKS", "4096")])?;
+    succeeded(&output)?;
+    assert_eq!(text(&output.stderr), "");
+    let limited = Command::new("sh")
+        .args(["-c", "ulimit -n 64; exec \"$0\" -c 'print(1)'", &python()])
+        .env("PYTHONPATH", SHIM)
+        .env("FAULTLAB_RECORDER_DIR", bench.at("out"))
+        .envs(STACKS.iter().copied())
+        .output()?;
+    succeeded(&limited)?;
+    assert_eq!((text(&limited.stdout).trim(), text(&limited.stderr).trim()), ("1", ""));
+    Ok(())
+}
+
 #[test]
 fn without_a_folder_nothing_is_started() -> Test {
     let bench = Bench::new()?;

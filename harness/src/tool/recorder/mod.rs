@@ -117,6 +117,7 @@ fn record(command: &mut Command, target: &Target, need: Need, markers: Markers) 
         // Its words are in the file; standard error stays the program's.
         stderr: false,
         nan: false,
+        stacks: None,
     });
     command.env.extend(env.set);
     for (key, paths) in env.prepend {
