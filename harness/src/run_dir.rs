@@ -51,6 +51,9 @@ pub enum RunDirError {
     /// There is one already.
     #[error("{0} already holds a run: go on with it by `--resume {0}`, or choose another --out")]
     Occupied(String),
+    /// A file, or something below one.
+    #[error("--out {0}: {1} is no folder; name one, or a path where nothing is yet")]
+    NotAFolder(String, String),
     /// Written by another version.
     #[error("{path} has schema version {found}, this faultlab reads {SCHEMA_VERSION}")]
     OtherVersion {
@@ -74,6 +77,9 @@ impl RunDir {
     pub fn create(path: &Path) -> Result<Self, RunDirError> {
         if path.join(RUN).exists() {
             return Err(RunDirError::Occupied(path.display().to_string()));
+        }
+        if let Some(file) = path.ancestors().find(|at| at.exists()).filter(|at| !at.is_dir()) {
+            return Err(RunDirError::NotAFolder(path.display().to_string(), file.display().to_string()));
         }
         std::fs::create_dir_all(path).map_err(io_error("create", path))?;
         // Cases run in other working directories.

@@ -108,7 +108,7 @@ impl CliError {
             | Self::Assets(AssetsError::NotACheckout(_))
             | Self::Golden(GoldenError::Scenarios(_))
             | Self::Replay(ReplayError::NoSuchStack { .. })
-            | Self::RunDir(RunDirError::NotARun(_) | RunDirError::Occupied(_)) => Status::Usage,
+            | Self::RunDir(RunDirError::NotARun(_) | RunDirError::Occupied(_) | RunDirError::NotAFolder(..)) => Status::Usage,
             _ => Status::Infra,
         }
     }

@@ -130,6 +130,7 @@ fn help_lists_everything() {
 #[test]
 fn what_is_not_there_is_answered_with_what_is() {
     let cli = Cli::bare();
+    cli.write("file", "");
     for (args, texts) in [
         (&["show", "label"][..], &["there is no scenario `label`", "label-oob"][..]),
         (&["run", "label-oob", "nan"], &["there is no scenario `nan`", "nan-backward"]),
@@ -144,6 +145,7 @@ fn what_is_not_there_is_answered_with_what_is() {
         (&["run", "label-oob", "--timeout", "nan"], &["a number of seconds"]),
         (&["run", "label-oob", "--output-cap", "1"], &["4096"]),
         (&["run", "label-oob", "--jobs", "0"], &["1..=512"]),
+        (&["run", "label-oob", "--out", "file/run"], &["--out file/run: file is no folder"]),
         (&["run"], &["name a scenario, or say --all"]),
         (&["run", "label-oob", "--all"], &["cannot be used with"]),
         (&["runn"], &["a similar subcommand exists: 'run'"]),
