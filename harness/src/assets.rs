@@ -22,7 +22,17 @@ pub struct Assets {
     /// `golden/snapshots/`; a copy that was unpacked from the binary has none.
     pub snapshots: Option<PathBuf>,
     /// Keeps an unpacked copy for as long as it is used.
-    _unpacked: Option<tempfile::TempDir>,
+    unpacked: Option<tempfile::TempDir>,
+}
+
+impl Assets {
+    /// A path among these, as a user can use it: that of an unpacked copy is gone when this program ends.
+    pub fn shown(&self, path: &Path) -> String {
+        match self.unpacked.as_ref().and_then(|folder| path.strip_prefix(folder.path()).ok()) {
+            Some(inside) => format!("{} (built into this program)", inside.display()),
+            None => path.display().to_string(),
+        }
+    }
 }
 
 /// No assets.
@@ -56,7 +66,7 @@ impl Assets {
             images: root.join("images"),
             captures: root.join("golden/captures"),
             snapshots: Some(root.join("golden/snapshots")),
-            _unpacked: None,
+            unpacked: None,
         })
     }
 
@@ -72,7 +82,7 @@ impl Assets {
             std::fs::create_dir_all(path)?;
             dir.extract(path)?;
         }
-        Ok(Self { scenarios, images, captures, snapshots: None, _unpacked: Some(folder) })
+        Ok(Self { scenarios, images, captures, snapshots: None, unpacked: Some(folder) })
     }
 }
 

@@ -231,7 +231,7 @@ pub(super) struct RunArgs {
     pub(super) out: Option<PathBuf>,
 
     /// Go on with an interrupted run: its finished cases stay as they are
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["ids", "all", "partition", "no_twins"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["ids", "all", "partition", "no_twins", "tool", "mode", "backend", "device", "image", "stack"])]
     pub(super) resume: Option<PathBuf>,
 
     /// terminal, json, junit, markdown or scoreboard, with `:PATH` into a file; may be given several times
@@ -570,7 +570,7 @@ fn repository(text: &str) -> Result<String, String> {
 pub(super) fn seconds(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(s) if s > 0.0 && s <= 1e6 => Ok(s),
-        _ => Err("a number of seconds between 0 and 1000000 is wanted".into()),
+        _ => Err("a number of seconds is wanted: more than 0, at most 1000000".into()),
     }
 }
 

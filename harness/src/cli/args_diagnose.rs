@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 
 use super::args::seconds;
+use crate::backend::probe::RECORDER_VARIABLE;
 use crate::diagnose::report::Format;
 use crate::report::Output;
 
@@ -24,7 +25,7 @@ pub(super) struct DiagnoseArgs {
     pub(super) hang: f64,
 
     /// The launch recorder's library (default: `libfaultlab_recorder.so` beside this program)
-    #[arg(long, env = "FAULTLAB_RECORDER", value_name = "PATH")]
+    #[arg(long, env = RECORDER_VARIABLE, value_name = "PATH")]
     pub(super) recorder: Option<PathBuf>,
 
     /// Run the command once, whatever it shows

@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::args_diagnose::DiagnoseArgs;
-use super::output::Terminal;
+use super::output::{Terminal, writable};
 use super::run::stoppable;
-use super::{CliError, Status, environment, this_program};
+use super::{CliError, Status, environment, named_library, this_program};
+use crate::backend::probe::RECORDER_VARIABLE;
 use crate::diagnose::attach::{AttachRequest, attach};
 use crate::diagnose::bundle::{self, Form, Secrets};
 use crate::diagnose::model::{Diagnosis, Outcome, Step};
 use crate::diagnose::report::Format;
 use crate::diagnose::run::{DiagnoseError, Event, Kept, Request, diagnose};
 use crate::recorder_env::{LIBRARY, PRELOAD_LIBRARY, library_beside, preload_library, shim_files};
-use crate::report::Output;
+use crate::report::{Output, obstacle};
 
 /// Bytes of each stream of a run that are kept.
 const OUTPUT_CAP: usize = 4 << 20;
@@ -32,6 +33,7 @@ impl From<DiagnoseError> for CliError {
 
 pub(super) async fn run(args: DiagnoseArgs, cwd: &Path, terminal: &Terminal) -> Result<Status, CliError> {
     let bundle = bundle_form(args.bundle.as_deref())?;
+    writable(&args.format)?;
     let folder = tempfile::Builder::new().prefix("faultlab-diagnose-").tempdir();
     let folder = folder.map_err(|e| CliError::Infra(format!("failed to make a temporary folder: {e}")))?;
     let program = this_program()?;
@@ -52,7 +54,7 @@ pub(super) async fn run(args: DiagnoseArgs, cwd: &Path, terminal: &Terminal) -> 
     let preload = match &args.recorder {
         // As the first one was named, so the other one lies beside it.
         Some(named) => preload_library(cwd.join(named).with_file_name(PRELOAD_LIBRARY), std::env::consts::ARCH),
-        None => preload_beside(&program),
+        None => preload_of(&program),
     };
     let request = Request {
         argv: args.command,
@@ -60,8 +62,8 @@ pub(super) async fn run(args: DiagnoseArgs, cwd: &Path, terminal: &Terminal) -> 
         env: environment(),
         recorder: match args.recorder {
             Some(path) if path.is_file() => Ok(cwd.join(path)),
-            Some(path) => return Err(CliError::Usage(format!("--recorder {}: there is no such file", path.display()))),
-            None => recorder_beside(&program),
+            Some(path) => return Err(CliError::Usage(format!("--recorder {}: that is no file", path.display()))),
+            None => recorder_library(&program),
         },
         preload,
         shim: Some(write_shim(&folder.path().join("shim"))?),
@@ -109,20 +111,31 @@ fn write_bundle(
 fn bundle_form(path: Option<&Path>) -> Result<Option<(PathBuf, Form)>, CliError> {
     let Some(path) = path else { return Ok(None) };
     match Form::of(path) {
-        Some(form) => Ok(Some((path.into(), form))),
+        Some(form) => match obstacle(path) {
+            Some(why) => Err(CliError::Usage(format!("--bundle {why}"))),
+            None => Ok(Some((path.into(), form))),
+        },
         None => Err(CliError::Usage(format!("--bundle {}: the name must end with .tar.gz or .tar", path.display()))),
     }
 }
 
-/// The recorder's library lies beside this program.
-pub(super) fn recorder_beside(program: &Path) -> Result<PathBuf, String> {
-    let path = library_beside(program, LIBRARY);
-    if path.is_file() { Ok(path) } else { Err(format!("{} is not there", path.display())) }
+/// The recorder's library: the one that the user names, or the one beside this program.
+pub(super) fn recorder_library(program: &Path) -> Result<PathBuf, String> {
+    let path = named_library().unwrap_or_else(|| library_beside(program, LIBRARY));
+    let missing = || {
+        format!(
+            "{} is not there: `cargo build --package faultlab-recorder` makes it, and {RECORDER_VARIABLE} names it where it \
+             does not lie beside faultlab",
+            path.display()
+        )
+    };
+    if path.is_file() { Ok(path) } else { Err(missing()) }
 }
 
-/// So does the one for `LD_PRELOAD`.
-pub(super) fn preload_beside(program: &Path) -> Result<PathBuf, String> {
-    preload_library(library_beside(program, PRELOAD_LIBRARY), std::env::consts::ARCH)
+/// The one for `LD_PRELOAD` lies beside it.
+pub(super) fn preload_of(program: &Path) -> Result<PathBuf, String> {
+    let named = named_library().map(|path| path.with_file_name(PRELOAD_LIBRARY));
+    preload_library(named.unwrap_or_else(|| library_beside(program, PRELOAD_LIBRARY)), std::env::consts::ARCH)
 }
 
 /// Writes the recorder's Python side.

@@ -108,7 +108,9 @@ impl CliError {
             | Self::Assets(AssetsError::NotACheckout(_))
             | Self::Golden(GoldenError::Scenarios(_))
             | Self::Replay(ReplayError::NoSuchStack { .. })
-            | Self::RunDir(RunDirError::NotARun(_) | RunDirError::Occupied(_) | RunDirError::NotAFolder(..)) => Status::Usage,
+            | Self::RunDir(RunDirError::NotARun(_) | RunDirError::Occupied(_) | RunDirError::NotAFolder(..)) => {
+                Status::Usage
+            }
             _ => Status::Infra,
         }
     }
@@ -215,16 +217,28 @@ fn environment() -> BTreeMap<String, String> {
 }
 
 fn this_program() -> Result<PathBuf, CliError> {
-    std::env::current_exe().map_err(|e| CliError::Infra(format!("failed to find this program: {e}")))
+    let path = std::env::current_exe().map_err(|e| CliError::Infra(format!("failed to find this program: {e}")))?;
+    // It is started anew to look at the machine and to watch over each case.
+    if path.is_file() {
+        Ok(path)
+    } else {
+        let path = path.display().to_string();
+        let path = path.strip_suffix(" (deleted)").unwrap_or(&path);
+        Err(CliError::Infra(format!("{path} was replaced or removed while it ran: start it again")))
+    }
+}
+
+/// The recorder's library, where the user names one. Cases run in other working directories.
+fn named_library() -> Option<PathBuf> {
+    let named = environment().remove(probe::RECORDER_VARIABLE).filter(|path| !path.is_empty())?;
+    Some(std::path::absolute(&named).unwrap_or_else(|_| named.into()))
 }
 
 /// This machine, as an interpreter sees it. The launch recorder's library lies beside this program, unless the user says
 /// otherwise.
 async fn probed(program: &Path, python: &str) -> Host {
     let mut host = probe::probe(program, python).await;
-    if let Some(named) = environment().remove(probe::RECORDER_VARIABLE).filter(|path| !path.is_empty()) {
-        // Cases run in other working directories.
-        let path = std::path::absolute(&named).unwrap_or_else(|_| named.into());
+    if let Some(path) = named_library() {
         let beside = path.with_file_name(PRELOAD_LIBRARY);
         for recorder in [probe::recorder(Need::Recorder, &path), probe::recorder(Need::RecorderPreload, &beside)] {
             host.programs.retain(|program| program.name != recorder.name);
@@ -292,8 +306,8 @@ fn show_scenario(assets: &Assets, args: &ShowArgs, terminal: &Terminal) -> Resul
             s.id,
             s.title,
             s.story,
-            s.program.path(&s.folder).display(),
-            s.twin.path(&s.folder).display(),
+            assets.shown(&s.program.path(&s.folder)),
+            assets.shown(&s.twin.path(&s.folder)),
             expected.join("\n"),
             s.id
         ))?;

@@ -64,6 +64,14 @@ impl Terminal {
     }
 }
 
+/// Before anything runs: can the reports be written where they are wanted?
+pub(super) fn writable<F>(outputs: &[Output<F>]) -> Result<(), CliError> {
+    match outputs.iter().find_map(Output::obstacle) {
+        Some(why) => Err(CliError::Usage(format!("--format: {why}"))),
+        None => Ok(()),
+    }
+}
+
 /// Writes each report where it belongs.
 pub(super) fn write_reports(run: &Run, outputs: &[Output], terminal: &Terminal) -> Result<(), CliError> {
     for output in outputs {

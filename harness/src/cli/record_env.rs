@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::args_diagnose::{MarkersChoice, RecordEnvArgs};
-use super::diagnose::{preload_beside, recorder_beside, write_shim};
+use super::diagnose::{preload_of, recorder_library, write_shim};
 use super::output::Terminal;
 use super::{CliError, Status, environment, this_program};
 use crate::capture::sha256_hex;
@@ -23,6 +23,9 @@ pub(super) fn run(args: &RecordEnvArgs, cwd: &Path, terminal: &Terminal) -> Resu
     let (entry, file) = if args.preload { (Entry::Preload, PRELOAD_LIBRARY) } else { (Entry::Injection, LIBRARY) };
     let (library, shim) = if let Some(at) = &args.at {
         // Another machine's, or a container's: it cannot be looked at from here.
+        if !at.is_absolute() {
+            return Err(CliError::Usage(format!("--at {}: an absolute path is wanted", at.display())));
+        }
         let library = at.join(file);
         if args.preload {
             nameable(&library).map_err(|why| CliError::Usage(format!("--preload: {why}")))?;
@@ -33,11 +36,12 @@ pub(super) fn run(args: &RecordEnvArgs, cwd: &Path, terminal: &Terminal) -> Resu
             .map_err(|e| CliError::Usage(format!("--dir {}: failed to make it: {e}", reports.display())))?;
         let program = this_program()?;
         let library = if args.preload {
-            preload_beside(&program).map_err(|why| {
+            preload_of(&program).map_err(|why| {
                 CliError::Infra(format!("--preload: {why}; --at names the folder of another machine's"))
             })?
         } else {
-            recorder_beside(&program).map_err(CliError::Infra)?
+            recorder_library(&program)
+                .map_err(|why| CliError::Infra(format!("{why}; --at names the folder of another machine's")))?
         };
         (library, write_shim(&shim_folder()?)?)
     };

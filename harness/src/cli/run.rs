@@ -23,6 +23,7 @@ use crate::scenario::Scenario;
 use crate::tool::{self, Tool};
 
 pub(super) async fn run(assets: &Assets, args: RunArgs, terminal: &Terminal) -> Result<Status, CliError> {
+    output::writable(&args.format)?;
     let request = match &args.resume {
         Some(dir) => resumed(assets, dir, &args).await?,
         None => fresh(assets, &args).await?,
@@ -30,8 +31,9 @@ pub(super) async fn run(assets: &Assets, args: RunArgs, terminal: &Terminal) -> 
     let (path, replay) = (request.dir.path().to_path_buf(), matches!(request.backend, Backend::Replay(_)));
     terminal.say(&format!("backend {}: {}", request.settings.backend, request.settings.backend_reason));
     let run = supervised(request, terminal, !replay).await?;
-    output::write_reports(&run, &args.format, terminal)?;
+    let written = output::write_reports(&run, &args.format, terminal);
     terminal.say(&format!("run folder: {}", path.display()));
+    written?;
     if !run.unfinished.is_empty() {
         terminal.say(&format!("interrupted: `faultlab run --resume {}` goes on with it", path.display()));
     }

@@ -105,7 +105,14 @@ pub fn next(known: &Knowledge) -> Vec<String> {
                     .into(),
             );
         }
-        Outcome::HostError { .. } => {}
+        Outcome::HostError { type_name, .. } => {
+            if type_name == "EOFError" {
+                next.push(
+                    "Under `faultlab diagnose` standard input is empty: if the program reads it, give it a file in its place."
+                        .into(),
+                );
+            }
+        }
         Outcome::Hang { .. } => next.extend(hang(known)),
         Outcome::Killed { signal } => next.extend(killed(signal, known)),
         Outcome::Failed { .. } => {
@@ -215,8 +222,18 @@ fn killed(signal: &str, known: &Knowledge) -> Vec<String> {
                 .into(),
         ],
         "SIGTERM" | "SIGINT" | "SIGHUP" => vec!["Somebody asked it to end: a scheduler's time limit, or a user.".into()],
+        "SIGXCPU" | "SIGXFSZ" => {
+            vec!["It reached a limit of the system (`ulimit -a`, or the scheduler's): processor time, or a file's size.".into()]
+        }
+        "SIGUSR1" | "SIGUSR2" | "SIGALRM" | "SIGVTALRM" | "SIGPROF" => vec![
+            "The signal came from outside or from a timer, and the program has no handler for it: schedulers send SIGUSR1 and \
+             SIGUSR2 ahead of a time limit."
+                .into(),
+        ],
         _ if known.places.is_empty() => vec![
-            "It died in native code without a Python stack: run it under `gdb --args`, or let it write a core file.".into(),
+            "It died in native code, and no Python stack is known: leave out `--quick` or give a larger `--budget`, so that \
+             faulthandler can print it; `gdb --args` shows the C++ stack."
+                .into(),
         ],
         _ => vec!["The native code that this line called is where it died: `gdb --args` shows the C++ stack.".into()],
     }

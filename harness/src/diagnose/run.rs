@@ -139,7 +139,10 @@ pub async fn diagnose(
     let capture = flow.run(StepId::Recorder, tool, Entry::Injection, request.timeout).await?;
     let observed = Observed::of(&capture);
     let mut known = Knowledge::first(&observed);
-    let interrupted = *flow.stop.borrow();
+    if let Err(why) = &request.recorder {
+        known.notices.push(format!("no launch recorder: {why}"));
+    }
+    let mut interrupted = *flow.stop.borrow();
     if interrupted && let Outcome::Hang { why } = &mut known.outcome {
         *why = format!("it was stopped by hand after {:.0} s", observed.elapsed_s);
     }
@@ -157,7 +160,15 @@ pub async fn diagnose(
                 continue;
             }
             let left_s = request.budget.saturating_sub(escalating.elapsed()).as_secs_f64();
-            flow.escalate(&planned, &mut known, left_s, &mut observe).await?;
+            match flow.escalate(&planned, &mut known, left_s, &mut observe).await {
+                // What is known already is worth telling.
+                Err(DiagnoseError::Stopped) => {
+                    interrupted = true;
+                    known.notices.push(format!("it was stopped by hand in the run with {}", planned.step.id()));
+                    break;
+                }
+                ran => ran?,
+            }
         }
     }
     if request.facts && !interrupted {

@@ -9,7 +9,7 @@ mod scoreboard;
 mod terminal;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 pub(crate) use attached::render as attached;
@@ -112,6 +112,25 @@ impl<F: Named> FromStr for Output<F> {
             format!("unknown format `{name}`; possible: {}", names.join(", "))
         })?;
         Ok(Self { format, path })
+    }
+}
+
+impl<F> Output<F> {
+    /// Why nothing can be written there, as far as it can be told before there is anything to write.
+    pub fn obstacle(&self) -> Option<String> {
+        self.path.as_deref().and_then(obstacle)
+    }
+}
+
+/// Why no file can be written at a path, as far as that can be told beforehand.
+pub fn obstacle(path: &Path) -> Option<String> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if path.is_dir() {
+        Some(format!("{} is a folder: name a file", path.display()))
+    } else if !folder.is_dir() {
+        Some(format!("{}: there is no folder {}", path.display(), folder.display()))
+    } else {
+        None
     }
 }
 

@@ -142,6 +142,54 @@ fn who_stops_a_command_by_hand_is_told_what_it_was_doing() {
 }
 
 #[test]
+fn who_stops_a_later_run_is_told_what_the_first_one_showed() {
+    if !require("python") {
+        return;
+    }
+    let cli = Cli::bare();
+    let program = "\
+import ctypes, os, time
+if os.path.exists('first'):
+    open('second', 'w').close()
+    time.sleep(1000)
+open('first', 'w').close()
+ctypes.string_at(0)
+";
+    cli.write("train.py", program);
+    let child = cli.start(&["diagnose", "--format", "json", "--bundle", "b.tar", "--", "python3", "train.py"]);
+    wait_for("the second run", || cli.path("second").exists());
+    send(&child, Signal::SIGINT);
+    let ran = finish(child).expect(1);
+    cli.nothing_survives();
+    let diagnosis: Value = serde_json::from_slice(&ran.stdout).expect("JSON");
+    assert_eq!(diagnosis["headline"], "SIGSEGV ended it");
+    assert!(diagnosis["notices"].to_string().contains("stopped by hand in the run with faulthandler"), "{diagnosis}");
+    assert!(cli.path("b.tar").exists());
+}
+
+#[test]
+fn where_there_is_no_recorder_the_report_says_so_and_how_to_name_one() {
+    if !require("python") {
+        return;
+    }
+    let cli = Cli::bare();
+    std::fs::create_dir(cli.path("alone")).expect("a folder");
+    let alone = cli.path("alone/faultlab");
+    std::fs::copy(env!("CARGO_BIN_EXE_faultlab"), &alone).expect("a copy");
+    cli.write("train.py", "input()\n");
+    let output = Command::new(&alone)
+        .args(["diagnose", "--format", "json", "--", "python3", "train.py"])
+        .current_dir(cli.path(""))
+        .env_remove("FAULTLAB_RECORDER_LIBRARY")
+        .output()
+        .expect("the copy starts");
+    let diagnosis: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let notices = diagnosis["notices"].to_string();
+    assert!(notices.contains("no launch recorder") && notices.contains("FAULTLAB_RECORDER_LIBRARY"), "{notices}");
+    assert!(diagnosis["next"].to_string().contains("standard input is empty"), "{diagnosis}");
+}
+
+#[test]
 fn a_deadlock_is_shown_with_the_threads_that_are_in_it() {
     if !require("python") {
         return;
@@ -325,7 +373,7 @@ fn on_the_fake_driver() -> Cli {
     assert!(recorder.is_file(), "cargo builds {}", recorder.display());
     let fake = fake().display().to_string();
     Cli::bare()
-        .env("FAULTLAB_RECORDER", &recorder.display().to_string())
+        .env("FAULTLAB_RECORDER_LIBRARY", &recorder.display().to_string())
         .env("FAULTLAB_RECORDER_CUPTI", &format!("{fake}/libcupti.so.13"))
         .env("LD_LIBRARY_PATH", &fake)
         .env("PYTHONPATH", &repository().join("harness/recorder/tests/fake/site-packages").display().to_string())
@@ -565,7 +613,7 @@ fn beside_each_other(both: bool) -> Cli {
     let named = cli.path("recorder/libfaultlab_recorder.so").display().to_string();
     let fake = repository().join("harness/recorder/tests/fake");
     let path = ["profiler/site-packages", "site-packages"].map(|folder| fake.join(folder).display().to_string());
-    cli.env("FAULTLAB_RECORDER", &named).env("PYTHONPATH", &path.join(":"))
+    cli.env("FAULTLAB_RECORDER_LIBRARY", &named).env("PYTHONPATH", &path.join(":"))
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -146,6 +146,8 @@ fn what_is_not_there_is_answered_with_what_is() {
         (&["run", "label-oob", "--output-cap", "1"], &["4096"]),
         (&["run", "label-oob", "--jobs", "0"], &["1..=512"]),
         (&["run", "label-oob", "--out", "file/run"], &["--out file/run: file is no folder"]),
+        (&["run", "--resume", "nowhere", "--tool", "bare"], &["cannot be used with"]),
+        (&["record-env", "--at", "opt/faultlab"], &["--at opt/faultlab: an absolute path is wanted"]),
         (&["run"], &["name a scenario, or say --all"]),
         (&["run", "label-oob", "--all"], &["cannot be used with"]),
         (&["runn"], &["a similar subcommand exists: 'run'"]),
@@ -163,10 +165,36 @@ fn what_is_not_there_is_answered_with_what_is() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_is_named() {
+fn a_scenario_of_the_binary_has_no_path_that_is_gone() {
+    let shown = Cli::bare().run(&["show", "label-oob"]).expect(0).text();
+    assert!(shown.contains("Program: scenarios/label-oob/train.py (built into this program)\n"), "{shown}");
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_named_before_anything_runs() {
     let cli = Cli::bare();
-    let ran = cli.run(&[REPLAY, &["--format", "json:no/such/folder/r.json"]].concat()).expect(3);
-    assert!(ran.stderr.contains("failed to write no/such/folder/r.json: No such file"), "{}", ran.stderr);
+    cli.write("folder/file", "");
+    let marker = "touch ran";
+    for (option, path, why) in [
+        ("--format", "json:no/such/r.json", "no/such/r.json: there is no folder no/such"),
+        ("--format", "json:folder", "folder is a folder: name a file"),
+        ("--bundle", "folder/file/r.tar", "folder/file/r.tar: there is no folder folder/file"),
+    ] {
+        let ran = cli.run(&["diagnose", option, path, "--", "sh", "-c", marker]).expect(2);
+        assert!(
+            ran.stderr.contains(&format!("{option}: {why}")) || ran.stderr.contains(&format!("{option} {why}")),
+            "{}",
+            ran.stderr
+        );
+        assert!(!cli.path("ran").exists(), "{option} {path}");
+        if option == "--format" {
+            let ran = cli.run(&[REPLAY, &[option, path]].concat()).expect(2);
+            assert!(ran.stderr.contains(why) && !ran.stderr.contains("backend"), "{}", ran.stderr);
+        }
+    }
+    // What only the write itself shows: the folder of the run is told all the same.
+    let ran = cli.run(&[REPLAY, &["--format", "json:/dev/full"]].concat()).expect(3);
+    assert!(ran.stderr.contains("failed to write /dev/full") && ran.stderr.contains("run folder: "), "{}", ran.stderr);
 }
 
 #[test]
