@@ -126,6 +126,23 @@ pub struct RecorderEnv {
     pub prepend: BTreeMap<String, Vec<String>>,
 }
 
+/// The signal on which the Python side writes the stacks of all threads: its number.
+const STACKS: &str = "FAULTLAB_RECORDER_STACKS";
+
+/// The environment of the Python side alone, where there is no recorder: it answers for its stacks.
+pub fn stacks_env(shim: &Path, reports: &Path, signal: Signal) -> RecorderEnv {
+    let set = [
+        (FOLDER, reports.display().to_string()),
+        (STACKS, (signal as i32).to_string()),
+        // There are no launches to join compiled kernels to.
+        ("FAULTLAB_RECORDER_COMPILE", "0".into()),
+    ];
+    RecorderEnv {
+        set: set.map(|(key, value)| (key.into(), value)).into(),
+        prepend: [("PYTHONPATH".into(), vec![shim.display().to_string()])].into(),
+    }
+}
+
 /// The environment for these settings.
 pub fn recorder_env(settings: &RecorderSettings<'_>) -> RecorderEnv {
     let mut env = RecorderEnv::default();
@@ -142,7 +159,7 @@ pub fn recorder_env(settings: &RecorderSettings<'_>) -> RecorderEnv {
     }
     set("FAULTLAB_RECORDER_STDERR", u8::from(settings.stderr).to_string());
     if let Some(signal) = settings.stacks {
-        set("FAULTLAB_RECORDER_STACKS", (signal as i32).to_string());
+        set(STACKS, (signal as i32).to_string());
     }
     if settings.nan {
         set("FAULTLAB_RECORDER_NAN", "1".into());

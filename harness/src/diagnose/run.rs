@@ -20,7 +20,7 @@ use crate::backend::{probe, supervise};
 use crate::capture::{Capture, Exit, Meta, Provenance};
 use crate::case::{CaseId, Device, Mode, Subject};
 use crate::host::{Host, Stack};
-use crate::recorder_env::{Entry, RecorderEnv, RecorderSettings, recorder_env};
+use crate::recorder_env::{Entry, RecorderEnv, RecorderSettings, recorder_env, stacks_env};
 use crate::tool::{self, Activity, RECORDED, Tool};
 use faultlab_recorder::compiled::is_kernel_file;
 
@@ -349,7 +349,11 @@ impl Flow<'_> {
                 nan: false,
                 stacks: Some(supervise::ASK),
             }),
-            _ => RecorderEnv::default(),
+            (Some(_), Err(_)) => match &request.shim {
+                Some(shim) => stacks_env(shim, &reports, supervise::ASK),
+                None => RecorderEnv::default(),
+            },
+            (None, _) => RecorderEnv::default(),
         };
         let env = command::environment(&request.env, &command, &recorder);
         let recorded_key = |key: &String| {
@@ -392,9 +396,8 @@ impl Flow<'_> {
         ended.files.extend(read_reports(&reports));
         if ended.stopped && *self.stop.borrow() {
             // Who stops the command itself mostly saw it hang, and what it was doing is known.
-            let answered =
-                |(name, text): (&String, &Vec<u8>)| observe::is_stacks_file(name).is_some() && !text.is_empty();
-            if step != StepId::Recorder || !ended.files.iter().any(answered) {
+            let answered = ended.files.keys().any(|name| observe::is_stacks_file(name).is_some());
+            if step != StepId::Recorder || !answered {
                 return Err(DiagnoseError::Stopped);
             }
         }
@@ -620,8 +623,14 @@ fn read_reports(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if observe::is_record_file(&name) || observe::is_stacks_file(&name).is_some() || is_kernel_file(&name) {
-            files.insert(name, read_capped(&entry.path(), REPORT_CAP).unwrap_or_default());
+        let stacks = observe::is_stacks_file(&name).is_some();
+        if !observe::is_record_file(&name) && !stacks && !is_kernel_file(&name) {
+            continue;
+        }
+        let text = read_capped(&entry.path(), REPORT_CAP).unwrap_or_default();
+        // A process that was not asked, or is gone, says nothing.
+        if !stacks || !text.is_empty() {
+            files.insert(name, text);
         }
     }
     files

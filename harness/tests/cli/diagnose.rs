@@ -177,13 +177,19 @@ fn where_there_is_no_recorder_the_report_says_so_and_how_to_name_one() {
     let alone = cli.path("alone/faultlab");
     std::fs::copy(env!("CARGO_BIN_EXE_faultlab"), &alone).expect("a copy");
     cli.write("train.py", "input()\n");
-    let output = Command::new(&alone)
-        .args(["diagnose", "--format", "json", "--", "python3", "train.py"])
-        .current_dir(cli.path(""))
-        .env_remove("FAULTLAB_RECORDER_LIBRARY")
-        .output()
-        .expect("the copy starts");
-    let diagnosis: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    cli.write("wait.py", "import time\ntime.sleep(1000)\n");
+    let diagnosed = |program: &str| -> Value {
+        let output = Command::new(&alone)
+            .args(["diagnose", "--timeout", "4", "--format", "json", "--", "python3", program])
+            .current_dir(cli.path(""))
+            .env_remove("FAULTLAB_RECORDER_LIBRARY")
+            .output()
+            .expect("the copy starts");
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    };
+    // The Python side is in the program itself.
+    assert_eq!(named(&diagnosed("wait.py")), "wait.py:2");
+    let diagnosis = diagnosed("train.py");
     let notices = diagnosis["notices"].to_string();
     assert!(notices.contains("no launch recorder") && notices.contains("FAULTLAB_RECORDER_LIBRARY"), "{notices}");
     assert!(diagnosis["next"].to_string().contains("standard input is empty"), "{diagnosis}");
