@@ -261,7 +261,13 @@ fn scenarios(root: &Path, ids: &[String], all: bool) -> Result<Vec<Scenario>, Cl
     let mut errors = Vec::new();
     for id in ids {
         if !known.contains(id) {
-            return Err(CliError::Usage(format!("there is no scenario `{id}`; there are: {}", known.join(", "))));
+            let folder = root.join(id);
+            let why = if !id.contains('/') && folder.is_dir() {
+                format!("{} has no scenario.yaml", folder.display())
+            } else {
+                format!("there is no scenario `{id}`")
+            };
+            return Err(CliError::Usage(format!("{why}; there are: {}", known.join(", "))));
         }
         if scenarios.iter().any(|s| s.id == *id) {
             continue;

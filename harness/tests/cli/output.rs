@@ -165,6 +165,14 @@ fn what_is_not_there_is_answered_with_what_is() {
 }
 
 #[test]
+fn a_folder_without_its_yaml_is_named() {
+    let cli = Cli::new();
+    cli.write("scenarios/typo/scenario.yml", "id: typo\n");
+    let ran = cli.run(&["show", "typo"]).expect(2);
+    assert!(ran.stderr.contains("scenarios/typo has no scenario.yaml"), "{}", ran.stderr);
+}
+
+#[test]
 fn a_scenario_of_the_binary_has_no_path_that_is_gone() {
     let shown = Cli::bare().run(&["show", "label-oob"]).expect(0).text();
     assert!(shown.contains("Program: scenarios/label-oob/train.py (built into this program)\n"), "{shown}");
